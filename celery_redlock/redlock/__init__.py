@@ -1,0 +1,24 @@
+"""The lock: Redlock on N independent Redis masters, with a monotonic fencing token.
+
+It needs redis-py and hiredis, and nothing of Celery.
+"""
+
+from .errors import (
+    ConfigurationError,
+    LeaseLost,
+    LockHeld,
+    QuorumUnavailable,
+    RedlockError,
+)
+from .lease import Lease
+from .lock import Redlock
+
+__all__ = [
+    "ConfigurationError",
+    "Lease",
+    "LeaseLost",
+    "LockHeld",
+    "QuorumUnavailable",
+    "Redlock",
+    "RedlockError",
+]

@@ -1,0 +1,138 @@
+"""The one tree of exceptions.
+
+Every exception keeps its data as constructor arguments, in order, as plain JSON values: Celery
+sends an exception through the result backend as class and ``args``, and this way it arrives whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class RedlockError(Exception):
+    """Base of everything this package raises on purpose."""
+
+
+class ConfigurationError(RedlockError):
+    """Something was set up wrongly; the message names what, where and the remedy."""
+
+
+class LockHeld(RedlockError):
+    """A majority cannot be had because others hold the lock.
+
+    Attributes:
+        key: Name of the lock.
+        holder: The holder's owner string, ``<nonce>:<task id>@<hostname>``; of several, the one
+            with the most nodes. None when no node named one.
+        remaining: Seconds until that holder's lock would expire if it were not renewed.
+        contended: True when nobody is known to hold a majority: attempts that started at the same
+            moment split the nodes between them, again and again. Nobody may be running then.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        holder: str | None = None,
+        remaining: float = 0.0,
+        contended: bool = False,  # noqa: FBT001, FBT002  # args must rebuild it, in order
+    ) -> None:
+        super().__init__(key, holder, remaining, contended)
+        self.key = key
+        self.holder = holder
+        self.remaining = remaining
+        self.contended = contended
+
+    def __str__(self) -> str:
+        who = self.holder or "others"
+        if self.contended:
+            return f"cannot lock {self.key!r}: the nodes are split between attempts, {who} leads"
+        return f"cannot lock {self.key!r}: held by {who} for another {self.remaining:.3f} s"
+
+
+class QuorumUnavailable(RedlockError):
+    """Fewer nodes than a quorum could answer.
+
+    Attributes:
+        key: Name of the lock.
+        errors: Why, by node (address without credentials).
+        nodes: How many nodes there are.
+        action: What could not be done: lock, extend or release.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        errors: Mapping[str, str] | None = None,
+        nodes: int = 0,
+        action: str = "lock",
+    ) -> None:
+        self.errors = dict(errors or {})
+        super().__init__(key, self.errors, nodes, action)
+        self.key = key
+        self.nodes = nodes
+        self.action = action
+
+    def __str__(self) -> str:
+        needed = self.nodes // 2 + 1
+        answered = self.nodes - len(self.errors)
+        why = "; ".join(f"{node}: {error}" for node, error in self.errors.items())
+        return (
+            f"cannot {self.action} {self.key!r}: {answered} of {self.nodes} nodes answered, "
+            f"{needed} {'is' if needed == 1 else 'are'} needed ({why})"
+        )
+
+
+class LeaseLost(RedlockError):
+    """A lease ended before its holder gave it back: it may be somebody else's by now.
+
+    Attributes:
+        key: Name of the lock; '' while it is being raised in another thread, which takes a class.
+        reason: What was seen.
+    """
+
+    def __init__(self, key: str = "", reason: str = "it could not be renewed in time") -> None:
+        super().__init__(key, reason)
+        self.key = key
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the lease on {self.key!r} is lost: {self.reason}"
+
+
+class DuplicateTask(RedlockError):
+    """A task did not run because another execution holds its lock.
+
+    Attributes:
+        key: Name of the lock.
+        holder: Id of the task that holds it.
+        remaining: Seconds until its lease would expire if it were not renewed.
+    """
+
+    def __init__(self, key: str, holder: str | None = None, remaining: float = 0.0) -> None:
+        super().__init__(key, holder, remaining)
+        self.key = key
+        self.holder = holder
+        self.remaining = remaining
+
+    def __str__(self) -> str:
+        return (
+            f"not run: task {self.holder or 'unknown'} holds {self.key!r} "
+            f"for another {self.remaining:.3f} s"
+        )
+
+
+class AlreadyDone(RedlockError):
+    """The task that asks has run to its end before: this is its message, delivered again.
+
+    Attributes:
+        key: Name of the lock.
+        remaining: How long the mark lasts that says so, seconds.
+    """
+
+    def __init__(self, key: str, remaining: float = 0.0) -> None:
+        super().__init__(key, remaining)
+        self.key = key
+        self.remaining = remaining
+
+    def __str__(self) -> str:
+        return f"not run again: the task has already run under {self.key!r}"

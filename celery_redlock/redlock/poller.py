@@ -1,0 +1,112 @@
+"""Waiting until one of several sockets can be read, with whatever this platform offers."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from .native import is_eventlet
+
+
+class Poller(Protocol):
+    """A set of descriptors and a wait for any of them."""
+
+    def register(self, fd: int, *, writing: bool) -> None:
+        """Add `fd`, or change whether it is waited for until it can be written, too."""
+
+    def unregister(self, fd: int) -> None:
+        """Remove `fd`."""
+
+    def wait(self, seconds: float) -> Sequence[int]:
+        """Return those that are ready, after `seconds` at the latest."""
+
+
+class _Poll:
+    def __init__(self) -> None:
+        self._poll = select.poll()
+
+    def register(self, fd: int, *, writing: bool) -> None:
+        self._poll.register(fd, select.POLLIN | (select.POLLOUT if writing else 0))
+
+    def unregister(self, fd: int) -> None:
+        self._poll.unregister(fd)
+
+    def wait(self, seconds: float) -> Sequence[int]:
+        return [fd for fd, _ in self._poll.poll(seconds * 1000)]
+
+
+class _Select:
+    """Where there is no poll: Windows."""
+
+    def __init__(self) -> None:
+        self._is_writing: dict[int, bool] = {}
+
+    def register(self, fd: int, *, writing: bool) -> None:
+        self._is_writing[fd] = writing
+
+    def unregister(self, fd: int) -> None:
+        self._is_writing.pop(fd, None)
+
+    def wait(self, seconds: float) -> Sequence[int]:
+        writing = [fd for fd, wanted in self._is_writing.items() if wanted]
+        readable, writable, _ = select.select(list(self._is_writing), writing, [], seconds)
+        return list({*readable, *writable})
+
+
+class _Eventlet:
+    """In the hub itself, for eventlet takes poll away, and its select is not to be used.
+
+    There, each socket that is ready in one moment switches to the greenlet: the second one cuts
+    short whatever it waits for next, be it in the body of a task (eventlet#551). Here they are only
+    noted, and one switch follows.
+    """
+
+    def __init__(self) -> None:
+        self._is_writing: dict[int, bool] = {}
+
+    def register(self, fd: int, *, writing: bool) -> None:
+        self._is_writing[fd] = writing
+
+    def unregister(self, fd: int) -> None:
+        self._is_writing.pop(fd, None)
+
+    def wait(self, seconds: float) -> Sequence[int]:
+        from eventlet import getcurrent, hubs  # noqa: PLC0415  # only where it is in use
+
+        hub, switch, throw = hubs.get_hub(), getcurrent().switch, getcurrent().throw
+        ready: set[int] = set()
+        timers: list[Any] = []
+        listeners: list[Any] = []
+
+        def note(fd: int) -> None:
+            if timers and not ready:
+                wake()
+            ready.add(fd)
+
+        def wake() -> None:
+            timers.append(hub.schedule_call_global(0, switch))
+
+        # Not a switch: when the time is 0, the hub would switch before it has looked.
+        timers.append(hub.schedule_call_global(seconds, wake))
+        try:
+            for fd, is_writing in self._is_writing.items():
+                listeners.append(hub.add(hub.READ, fd, note, throw, lambda: None))
+                if is_writing:
+                    listeners.append(hub.add(hub.WRITE, fd, note, throw, lambda: None))
+            hub.switch()
+        finally:
+            for listener in listeners:
+                hub.remove(listener)
+            for timer in timers:
+                timer.cancel()
+            # What is ready from now on wakes nobody.
+            timers.clear()
+        return list(ready)
+
+
+def new_poller() -> Poller:
+    """Return the best poller there is."""
+    if is_eventlet():
+        return _Eventlet()
+    return _Poll() if hasattr(select, "poll") else _Select()

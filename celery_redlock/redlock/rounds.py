@@ -1,0 +1,173 @@
+"""The rounds: what is asked of the nodes, with which script, and when enough have answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .channel import Channel
+from .lease import Lease
+from .quorum import (
+    AckReply,
+    Busy,
+    Done,
+    ExtendReply,
+    Failed,
+    Granted,
+    GrantReply,
+    Verdict,
+    confirm_verdict,
+    extend_verdict,
+    grant_verdict,
+)
+from .scripts import (
+    CONFIRM,
+    EXTEND,
+    GRANT,
+    RELEASE,
+    as_ack,
+    as_extend,
+    as_grant,
+    as_release,
+    as_time,
+    done_key,
+    evalsha,
+    lock_keys,
+)
+
+
+class Attempt(NamedTuple):
+    """One attempt to get a lock; an owner of its own, never used again.
+
+    Attributes:
+        key: Name of the lock.
+        owner: Who asks.
+        ttl_ms: Expiry to set on every node.
+        supersedes: An owner that may be replaced; '' for nobody.
+        unless_done: A label whose done mark ends the attempt; '' for none.
+    """
+
+    key: str
+    owner: str
+    ttl_ms: int
+    supersedes: str = ""
+    unless_done: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The five rounds, for one set of keys.
+
+    Attributes:
+        prefix: What every key starts with.
+        skew_us: By how much a proposed token may differ from a node's clock, µs.
+        floor_ttl_ms: How long a floor outlives its last use, ms.
+    """
+
+    prefix: str
+    skew_us: int
+    floor_ttl_ms: int
+
+    def grant(
+        self, channel: Channel, attempt: Attempt, proposed_us: int
+    ) -> Sequence[GrantReply | None]:
+        """Ask every node that may vote for the lock."""
+        keys: tuple[str, ...] = lock_keys(self.prefix, attempt.key)
+        if attempt.unless_done:
+            keys += (done_key(self.prefix, attempt.key, attempt.unless_done),)
+        command = evalsha(
+            GRANT, keys, attempt.owner, attempt.ttl_ms, proposed_us, self.skew_us,
+            self.floor_ttl_ms, attempt.supersedes,
+        )  # fmt: skip
+        return channel.ask(command, as_grant, _is_granted_or_not, channel.voters())
+
+    def confirm(
+        self,
+        channel: Channel,
+        attempt: Attempt,
+        token: int,
+        behind: Sequence[int],
+        already: int,
+    ) -> Sequence[AckReply | None]:
+        """Raise the floor of the nodes `behind` to `token`, `already` having it."""
+        keys = lock_keys(self.prefix, attempt.key)
+        command = evalsha(CONFIRM, keys, attempt.owner, token, attempt.ttl_ms, self.floor_ttl_ms)
+
+        def is_decided(acks: Sequence[AckReply | None]) -> bool:
+            return confirm_verdict(acks, already) is not Verdict.PENDING
+
+        return channel.ask(command, as_ack, is_decided, behind)
+
+    def abandon(
+        self, channel: Channel, attempt: Attempt, grants: Sequence[GrantReply | None]
+    ) -> None:
+        """Undo a failed attempt on every node but those that refused it: they have nothing of it.
+
+        Where the grant may still be under way it is followed by its release on the same connection.
+        Only those known by `grants` to hold the lock are waited for.
+        """
+        holding = [index for index, grant in enumerate(grants) if isinstance(grant, Granted)]
+        refused = [index for index, grant in enumerate(grants) if isinstance(grant, Busy | Done)]
+        among = [index for index in channel.everyone() if index not in refused]
+        if not among:
+            return
+        keys = lock_keys(self.prefix, attempt.key)
+        command = evalsha(RELEASE, keys, attempt.owner, 0, self.floor_ttl_ms, 0, 0)
+
+        def is_decided(acks: Sequence[AckReply | None]) -> bool:
+            return all(acks[index] is not None for index in holding)
+
+        channel.ask(command, as_release, is_decided, among)
+
+    def extend(
+        self, channel: Channel, leases: Sequence[Lease]
+    ) -> list[Sequence[ExtendReply | None]]:
+        """Renew all `leases` with one write a node; return each one's replies."""
+        commands = [
+            evalsha(
+                EXTEND, lock_keys(self.prefix, lease.key), lease.owner, lease.token, lease.ttl_ms,
+                self.floor_ttl_ms,
+            )
+            for lease in leases
+        ]  # fmt: skip
+        replies = channel.ask_batch(commands, as_extend, _are_extended_or_not, channel.holders())
+        return [_of_lease(replies, number) for number in range(len(leases))]
+
+    def release(
+        self, channel: Channel, lease: Lease, keep_ms: int, done: str | None, done_ttl_ms: int
+    ) -> Sequence[AckReply | None]:
+        """Give `lease` back on every node, or keep the key for `keep_ms` more; see `scripts`."""
+        keys: tuple[str, ...] = lock_keys(self.prefix, lease.key)
+        if done:
+            keys += (done_key(self.prefix, lease.key, done),)
+        command = evalsha(
+            RELEASE, keys, lease.owner, lease.token, self.floor_ttl_ms, keep_ms, done_ttl_ms,
+            lease.superseded,
+        )  # fmt: skip
+
+        def is_decided(acks: Sequence[AckReply | None]) -> bool:
+            return confirm_verdict(acks, 0) is not Verdict.PENDING
+
+        return channel.ask(command, as_release, is_decided, channel.everyone())
+
+    def time(self, channel: Channel) -> Sequence[float | Failed | None]:
+        """Ask every node for its wall clock, and wait for all but those that are hung."""
+        return channel.ask(("TIME",), as_time, lambda times: None not in times, channel.holders())
+
+
+def _is_granted_or_not(grants: Sequence[GrantReply | None]) -> bool:
+    return grant_verdict(grants) is not Verdict.PENDING
+
+
+def _are_extended_or_not(replies: Sequence[list[ExtendReply] | Failed | None]) -> bool:
+    count = next((len(reply) for reply in replies if isinstance(reply, list)), 1)
+    return all(
+        extend_verdict(_of_lease(replies, number)) is not Verdict.PENDING for number in range(count)
+    )
+
+
+def _of_lease(
+    replies: Sequence[list[ExtendReply] | Failed | None], number: int
+) -> Sequence[ExtendReply | None]:
+    return [reply[number] if isinstance(reply, list) else reply for reply in replies]

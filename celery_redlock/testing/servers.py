@@ -1,0 +1,350 @@
+"""Embedded servers: each a real redis-server of its own, gone when this process is gone.
+
+```python
+with start_servers(3) as servers:
+    redlock = Redlock(servers.urls)
+    servers[0].pause()
+```
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from .binaries import find_server_binary
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 10.0
+_POLL_SECONDS = 0.005
+
+# Below the range that systems give to clients: a server that is down for a while must find its port
+# free again, and a client that connects to a dead port of that range may meet itself there.
+_PORTS = range(20_000, 30_000)
+
+# Asks the kernel to kill this process with its parent, unless the parent is gone already, and
+# becomes the server. Not a preexec_fn: those are unsafe as soon as there are threads.
+_LAUNCHER = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that is free now and that no client's connection will take."""
+    while True:
+        port = _PORTS.start + secrets.randbelow(len(_PORTS))
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+
+
+@functools.cache
+def _spawner(_owner_pid: int) -> ThreadPoolExecutor:
+    """Return this process's one thread that starts servers.
+
+    The kernel's "kill with the parent" means the thread that started the child, so that thread has
+    to live as long as the process.
+    """
+    return ThreadPoolExecutor(1, thread_name_prefix="start-redis-server")
+
+
+class Server:
+    """One server on 127.0.0.1, empty, without persistence; started and stopped by `with`.
+
+    It does not outlive this process: on Linux not even if that is killed.
+
+    Args:
+        args: More command-line arguments, e.g. `"--appendonly", "yes"`; they win over the defaults.
+        binary: The server to start. None: `find_server_binary()`.
+        env: Environment variables to add to those of this process. None: nothing.
+
+    Attributes:
+        port: TCP port, final once the server has started.
+    """
+
+    def __init__(
+        self, *args: str, binary: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.port = free_port()
+        self._args = args
+        self._binary = binary
+        self._env = dict(env or {})
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: Path | None = None
+        self._has_started = False
+        self._owner_pid = os.getpid()
+
+    def __repr__(self) -> str:
+        state = f"pid {self.pid}" if self.is_running else "not running"
+        return f"<Server {self.url} ({state})>"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """The server's address, as redis-py and Celery take it."""
+        return f"redis://127.0.0.1:{self.port}"
+
+    @property
+    def unix_url(self) -> str:
+        """The address of the same server on its unix socket; another one after `stop`."""
+        return f"unix://{self.folder}/redis.sock"
+
+    @property
+    def folder(self) -> Path:
+        """Where the server runs: its socket, log and persistent files.
+
+        Raises:
+            RuntimeError: The server was not started or is stopped.
+        """
+        if self._folder is None:
+            raise RuntimeError(f"the server on port {self.port} was not started or is stopped")
+        return self._folder
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The server's process, dead or alive; another one after a restart.
+
+        Raises:
+            RuntimeError: The server was not started or is stopped.
+        """
+        if self._process is None:
+            raise RuntimeError(f"the server on port {self.port} was not started or is stopped")
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server.
+
+        Raises:
+            RuntimeError: The server was not started or is stopped.
+        """
+        return self.process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process lives, be it paused."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it, and return when it answers; a running one is left alone.
+
+        Raises:
+            FileNotFoundError: There is no server to start.
+            RuntimeError: It exited, did not answer, or its port is taken; with the end of its log.
+        """
+        if self.is_running:
+            return
+        binary = self._binary or find_server_binary()
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="redlock-server-"))
+            atexit.register(self._stop_at_exit)
+        deadline = time.monotonic() + _START_SECONDS
+        try:
+            while not self._start_once(binary, deadline):
+                # Somebody took the port. Only one that never answered may still be changed.
+                if not self._has_started:
+                    self.port = free_port()
+                time.sleep(_POLL_SECONDS)
+        except BaseException:
+            self.stop()
+            raise
+        self._has_started = True
+
+    def stop(self) -> None:
+        """End the server with SIGTERM, failing that SIGKILL, and remove its folder."""
+        self._end(signal.SIGTERM)
+        self._process = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+        atexit.unregister(self._stop_at_exit)
+
+    def kill(self) -> None:
+        """End the server with SIGKILL, as a crash would; `start` brings it back."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stop and start it on the same port; its memory is empty then, unless it persists."""
+        self._end(signal.SIGTERM)
+        self.start()
+
+    def pause(self) -> None:
+        """Stop its process from running (SIGSTOP): connections stay open, nothing is answered."""
+        os.kill(self.pid, signal.SIGSTOP)
+        if sys.platform == "linux":
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def resume(self) -> None:
+        """Let a paused process go on (SIGCONT)."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def reset(self) -> None:
+        """Bring it back to running and empty, whatever was done to it.
+
+        Settings changed at run time may stay.
+        """
+        self.start()
+        self.resume()
+        try:
+            self._forget_everything(within=2.0)
+        except redis.RedisError:  # CLIENT PAUSE, a password, a script without end, …
+            self.kill()
+            self.start()
+            self._forget_everything(within=_START_SECONDS)
+
+    def client(self, **options: Any) -> redis.Redis:
+        """Return a new client that never retries; close it, or use it in `with`.
+
+        Args:
+            options: More arguments of `redis.Redis`; `socket_timeout` is 10 s by default.
+        """
+        options = {"retry": Retry(NoBackoff(), 0), "socket_timeout": 10.0} | options
+        return redis.Redis.from_url(self.url, **options)
+
+    def _forget_everything(self, within: float) -> None:
+        with self.client(socket_timeout=within) as client:
+            client.flushall()
+            client.script_flush()
+
+    def _start_once(self, binary: Path, deadline: float) -> bool:
+        """Return whether the server runs; False if its port was taken."""
+        self._process = _spawner(os.getpid()).submit(self._launch, binary).result()
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                break
+            if self._answers():
+                return True
+            time.sleep(_POLL_SECONDS)
+        self._end(signal.SIGKILL)
+        log = (self.folder / "log").read_text(errors="replace")
+        if "Address already in use" in log and time.monotonic() < deadline:
+            return False
+        raise RuntimeError(f"{binary} did not start on port {self.port}:\n{log[-2000:]}")
+
+    def _launch(self, binary: Path) -> subprocess.Popen[bytes]:
+        command = [str(binary), "--port", str(self.port), "--bind", "127.0.0.1"]
+        command += ["--dir", str(self.folder), "--unixsocket", str(self.folder / "redis.sock")]
+        command += ["--save", "", "--appendonly", "no", *self._args]
+        if sys.platform == "linux":
+            command = [sys.executable, "-IS", "-c", _LAUNCHER, str(os.getpid()), *command]
+        with (self.folder / "log").open("wb") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=os.environ | self._env,
+                start_new_session=True,  # Ctrl-C is for the tests, which then stop the server
+            )
+
+    def _answers(self) -> bool:
+        """Return whether this very server answers: its socket is in a folder that only it knows."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(1.0)
+            try:
+                connection.connect(str(self.folder / "redis.sock"))
+                connection.sendall(b"PING\r\n")
+                return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
+            except OSError:
+                return False
+
+    def _end(self, signal_number: signal.Signals) -> None:
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(signal_number)
+        self._process.send_signal(signal.SIGCONT)
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _stop_at_exit(self) -> None:
+        if self._owner_pid == os.getpid():  # a forked child does not own its parent's servers
+            self.stop()
+
+
+class Servers(tuple[Server, ...]):
+    """Several servers, independent of each other; started and stopped by `with`."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        try:
+            for server in self:
+                server.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def urls(self) -> list[str]:
+        """The address of each, in order."""
+        return [server.url for server in self]
+
+    def reset(self) -> None:
+        """Bring each back to running and empty, whatever was done to it."""
+        for server in self:
+            server.reset()
+
+    def stop(self) -> None:
+        """End all of them, at the same time, and remove their folders."""
+        for server in self:
+            if server.is_running:
+                server.process.terminate()
+        for server in self:
+            server.stop()
+
+
+@contextmanager
+def start_servers(count: int, *args: str, binary: Path | None = None) -> Iterator[Servers]:
+    """Start independent servers, and stop them in the end.
+
+    Args:
+        count: How many, >= 1.
+        args: More command-line arguments for each.
+        binary: The server to start. None: `find_server_binary()`.
+
+    Raises:
+        FileNotFoundError: There is no server to start.
+        RuntimeError: One did not start.
+    """
+    with Servers(Server(*args, binary=binary) for _ in range(count)) as servers:
+        yield servers

@@ -1,0 +1,6 @@
+"""From a task and the arguments of one call to the name of its lock."""
+
+from celery_redlock.keys.rule import KeyRule, key_rule
+from celery_redlock.keys.signature import TOKEN_PARAMETER, accepts_token, bindable_signature
+
+__all__ = ["TOKEN_PARAMETER", "KeyRule", "accepts_token", "bindable_signature", "key_rule"]

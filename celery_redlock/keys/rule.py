@@ -1,0 +1,229 @@
+"""How the calls of one task are named.
+
+A `KeyRule` is made once, when the task is defined, so that a wrong `lock_key` is an error there
+and not in the middle of the night. The prefix and the braces of a Redis hash tag come later.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import BoundArguments, Parameter, Signature
+
+from celery_redlock.keys.canonical import Unencodable, digest, plain
+from celery_redlock.keys.signature import (
+    POSITIONAL,
+    TOKEN_PARAMETER,
+    accepts_token,
+    bindable_signature,
+    signature_of,
+    token_is_reachable,
+)
+from celery_redlock.keys.template import (
+    FieldError,
+    LockKeyError,
+    Template,
+    shows_address,
+    template,
+)
+from celery_redlock.redlock.errors import ConfigurationError
+
+_LONGEST = 200
+"""Characters of a readable key. What is longer is cut there and told apart by a digest."""
+
+_UNSAFE = re.compile("[{}%\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""Braces would end the hash tag early, and control characters the line of a log. The percent sign
+itself is among them, so that no two texts are escaped alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRule:
+    """How calls of one task are named. Made by `key_rule`.
+
+    Attributes:
+        task_name: The task's name.
+        signature: What callers may pass.
+        lock_key: None for all arguments; names of parameters; a format string taken apart; or the
+            user's function.
+        takes_token: Whether the body declares `fencing_token`.
+    """
+
+    task_name: str
+    signature: Signature
+    lock_key: tuple[str, ...] | Template | Callable[..., object] | None
+    takes_token: bool
+
+    def name_for(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+        """Return the lock's name for one call: the same for calls that bind alike.
+
+        `<task>:<digest>` for all or listed arguments, `<task>` for `lock_key=[]`, and
+        `<task>:<text>` for a format string and for a function that returns str.
+
+        Args:
+            args: Positional arguments, without `self`.
+            kwargs: Keyword arguments.
+
+        Raises:
+            TypeError: The task can't be called with these arguments.
+            ConfigurationError: The arguments have no stable form, or `lock_key` does not fit them.
+        """
+        bound = self._bind(args, kwargs)
+        name = _escaped(self.task_name).replace(":", "%3A")
+        try:
+            return name if self.lock_key == () else f"{name}:{self._chosen(bound)}"
+        except Unencodable as exc:
+            raise self._error(
+                f"can't name its lock: {exc.where} {exc.problem}",
+                "choose what identifies a run with lock_key, e.g. by a list of parameter names, or "
+                "teach JSON the type with kombu.utils.json.register_type",
+            ) from exc
+        except FieldError as exc:
+            raise self._error(
+                f"lock_key's field {{{exc.field}}} does not fit this call ({exc.problem})",
+                "name a part that is in every call; the worker sees what JSON leaves of an "
+                "argument, so that needs an index into lists and dicts",
+            ) from exc
+
+    def _bind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> BoundArguments:
+        if self.takes_token and TOKEN_PARAMETER in kwargs:
+            # A body with **kwargs would swallow it, and then be given it twice.
+            raise TypeError(f"got an unexpected keyword argument {TOKEN_PARAMETER!r}")
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound
+
+    def _chosen(self, bound: BoundArguments) -> str:
+        arguments = bound.arguments
+        if isinstance(self.lock_key, Template):
+            return _readable(self.lock_key.fill(arguments))
+        if callable(self.lock_key):
+            return self._returned(self.lock_key(*bound.args, **bound.kwargs))
+        names = arguments if self.lock_key is None else self.lock_key
+        return digest({name: plain(arguments[name], name) for name in names})
+
+    def _returned(self, value: object) -> str:
+        if value is None:
+            raise self._error(
+                "lock_key returned None, and all runs would share one lock",
+                "return what identifies a run, or use lock_key=[] if one lock is meant",
+            )
+        if not isinstance(value, str):
+            return digest(plain(value, "what lock_key returned"))
+        if shows_address(value):
+            raise self._error(
+                "lock_key returned text with a memory address, which differs in every process",
+                "return an attribute that identifies the object",
+            )
+        return _readable(str.__str__(value))
+
+    def _error(self, problem: str, remedy: str) -> ConfigurationError:
+        return _error(self.task_name, problem, remedy, self.signature)
+
+
+def key_rule(task_name: str, run: Callable[..., object], lock_key: object) -> KeyRule:
+    """Return how calls of a task are named. All that can be checked without a call is checked.
+
+    Args:
+        task_name: The task's name.
+        run: Its body, a bound method or a plain function.
+        lock_key: None for all arguments; a format string over parameters ("{account.id}"); a list
+            of parameter names, [] for one lock for the whole task; or a function, called as the
+            task is with its defaults filled in, that returns str or anything JSON can write.
+
+    Raises:
+        ConfigurationError: `lock_key` does not fit the task, or `fencing_token` is declared where
+            it can't be passed by name.
+    """
+    signature = bindable_signature(run)
+    if not token_is_reachable(run):
+        raise _error(
+            task_name,
+            "fencing_token is passed by name, but a positional argument would land in it",
+            "declare it last, after a `*`",
+            signature,
+        )
+    try:
+        checked = _checked(lock_key, signature)
+    except LockKeyError as exc:
+        problem = f"lock_key={lock_key!r} {exc.problem}"
+        raise _error(task_name, problem, exc.remedy, signature) from exc.__cause__
+    return KeyRule(task_name, signature, checked, accepts_token(run))
+
+
+def _checked(
+    lock_key: object, signature: Signature
+) -> tuple[str, ...] | Template | Callable[..., object] | None:
+    if lock_key is None:
+        return None
+    if isinstance(lock_key, str):
+        return _checked_template(lock_key, signature)
+    if isinstance(lock_key, (list, tuple)):
+        for name in lock_key:
+            if not isinstance(name, str):
+                raise LockKeyError(f"lists {name!r}, which is no string", "list parameter names")
+            _check_name(name, signature)
+        return tuple(dict.fromkeys(map(str, lock_key)))
+    if callable(lock_key):
+        _check_call(lock_key, signature)
+        return lock_key
+    remedy = "give a format string, a list of parameter names, or a function"
+    raise LockKeyError(f"is of type {type(lock_key).__name__}", remedy)
+
+
+def _checked_template(text: str, signature: Signature) -> Template:
+    checked = template(text)
+    if not checked.parameters:
+        if text in signature.parameters:
+            raise LockKeyError("names no parameter", f'did you mean "{{{text}}}"?')
+        raise LockKeyError(
+            "names no parameter",
+            "use lock_key=[] for one lock for the whole task, or name parameters in braces",
+        )
+    for name in checked.parameters:
+        _check_name(name, signature)
+    return checked
+
+
+def _check_name(name: str, signature: Signature) -> None:
+    if name not in signature.parameters:
+        close = difflib.get_close_matches(name, signature.parameters, n=1)
+        remedy = f"did you mean {close[0]!r}?" if close else "name a parameter of the task"
+        raise LockKeyError(f"names {name!r}, which is no parameter", remedy)
+
+
+def _check_call(function: Callable[..., object], signature: Signature) -> None:
+    try:
+        accepted = signature_of(function)
+    except (TypeError, ValueError):
+        return  # a builtin need not tell what it takes
+    parameters = signature.parameters.values()
+    try:
+        accepted.bind(
+            *[None for p in parameters if p.kind in POSITIONAL],
+            **{p.name: None for p in parameters if p.kind is Parameter.KEYWORD_ONLY},
+        )
+    except TypeError as exc:
+        raise LockKeyError(
+            f"can't be called as the task is ({exc})",
+            "give it the task's own parameters, or *args and **kwargs",
+        ) from exc
+
+
+def _error(task_name: str, problem: str, remedy: str, signature: Signature) -> ConfigurationError:
+    names = ", ".join(signature.parameters) or "none"
+    return ConfigurationError(f"task {task_name!r}: {problem}; {remedy} (parameters: {names})")
+
+
+def _escaped(text: str) -> str:
+    return _UNSAFE.sub(lambda unsafe: _percent(unsafe[0]), text)
+
+
+def _percent(character: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in character.encode("utf-8", "surrogatepass"))
+
+
+def _readable(text: str) -> str:
+    safe = _escaped(text)
+    return safe if len(safe) <= _LONGEST else f"{safe[:_LONGEST]}~{digest(safe)}"

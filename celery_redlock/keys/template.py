@@ -1,0 +1,143 @@
+"""A format string over a task's parameters: `"{account_id}"`, `"{order[lines][0]}"`.
+
+Read once, when the task is defined. It is not given to `str.format`, for what that shows depends
+on the side: the producer may hold a tuple where the worker gets a list.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from celery_redlock.keys.canonical import as_received
+
+_NAME = re.compile(r"([^.\[\]]*)((?:\.[^.\[\]]+|\[[^\[\]]+\])*)")
+_STEP = re.compile(r"\.([^.\[\]]+)|\[([^\[\]]+)\]")
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_CONVERSIONS: dict[str | None, Callable[[object], object]] = {"r": repr, "s": str, "a": ascii}
+
+
+class LockKeyError(Exception):
+    """A `lock_key` that no call could use: what is wrong with it, and the remedy."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem, remedy)
+        self.problem = problem
+        self.remedy = remedy
+
+
+class FieldError(Exception):
+    """A field does not fit the arguments of this call: which field, and why."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(field, problem)
+        self.field = field
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One `{…}`.
+
+    Attributes:
+        name: What stands before the conversion, for errors.
+        parameter: Where it starts.
+        steps: How it goes on: (attribute, "") or ("", index).
+        conversion: "r", "s", "a" or None, as in `str.format`.
+        spec: The format specification.
+    """
+
+    name: str
+    parameter: str
+    steps: tuple[tuple[str, str], ...]
+    conversion: str | None
+    spec: str
+
+    def show(self, arguments: Mapping[str, object]) -> str:
+        """Return the text of this field.
+
+        Raises:
+            FieldError: There is no such attribute or index, or it shows a memory address.
+            Unencodable: It is a container with something in it that has no stable form.
+        """
+        value = arguments[self.parameter]
+        try:
+            for attribute, index in self.steps:
+                value = getattr(value, attribute) if attribute else _item(value, index)
+            value = as_received(value, self.name)
+            convert = _CONVERSIONS.get(self.conversion)
+            text = format(convert(value) if convert else value, self.spec)
+        except (AttributeError, LookupError, TypeError, ValueError) as exc:
+            raise FieldError(self.name, f"{type(exc).__name__}: {exc}") from exc
+        if not isinstance(value, str) and shows_address(text):
+            raise FieldError(self.name, "its text holds a memory address")
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A format string taken apart: literal text, each with the field that follows it, if any."""
+
+    pieces: tuple[tuple[str, Field | None], ...]
+
+    @property
+    def parameters(self) -> list[str]:
+        """The parameters that it names, in the order of its fields."""
+        return [field.parameter for _, field in self.pieces if field]
+
+    def fill(self, arguments: Mapping[str, object]) -> str:
+        """Return the text for one call, the same in the producer and the worker.
+
+        Raises:
+            FieldError: A field does not fit.
+            Unencodable: A field is a container with something in it that has no stable form.
+        """
+        return "".join(
+            text + (field.show(arguments) if field else "") for text, field in self.pieces
+        )
+
+
+def template(text: str) -> Template:
+    """Return `text` taken apart.
+
+    Raises:
+        LockKeyError: It is no format string, or has fields without a name.
+    """
+    try:
+        pieces = list(string.Formatter().parse(text))
+    except ValueError as exc:
+        raise LockKeyError(f"is no format string: {exc}", "double a brace that is text") from exc
+    return Template(
+        tuple(
+            (before, None if name is None else _field(name, spec or "", conversion))
+            for before, name, spec, conversion in pieces
+        )
+    )
+
+
+def shows_address(text: str) -> bool:
+    """Return whether `text` shows an object by its address, which differs in every process."""
+    return _ADDRESS.search(text) is not None
+
+
+def _field(name: str, spec: str, conversion: str | None) -> Field:
+    match = _NAME.fullmatch(name)
+    if match is None or "{" in spec or not (conversion is None or conversion in _CONVERSIONS):
+        raise LockKeyError(
+            f"has the field {{{name}}}, which can't be read",
+            'write it as "{parameter}", "{parameter.attribute}" or "{parameter[index]}"',
+        )
+    parameter, path = match.groups()
+    if not parameter or parameter.isdecimal():
+        raise LockKeyError(f"has the field {{{name}}} without a name", "name the parameter")
+    steps = tuple((attribute or "", index or "") for attribute, index in _STEP.findall(path))
+    return Field(name, parameter, steps, conversion, spec)
+
+
+def _item(value: object, index: str) -> object:
+    # JSON makes a dict's keys strings, a format string makes digits a number: take what is there.
+    if isinstance(value, Mapping) and index in value:
+        return value[index]
+    return value[int(index) if index.isdecimal() else index]  # type: ignore[index]

@@ -1,0 +1,247 @@
+"""The lock protocol as a transition system: what clients, nodes, network and bad luck may do next.
+
+Reductions, none of which hides a behaviour that a promise of this package is about:
+
+- nodes are interchangeable, so a state is kept with its nodes sorted;
+- a reply is read where it decides something, since nothing else depends on when it is read;
+- a round ends the instant the last reply it needs is given: later would promise others less;
+- a message is never lost: one that never arrives is the same, and is explored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+
+from . import scripts
+from .explorer import Step
+from .promises import Promise
+from .state import (
+    CONFIRM,
+    EXTEND,
+    FREE,
+    GONE,
+    GRANT,
+    MESSAGES,
+    RELEASE,
+    Client,
+    Luck,
+    Node,
+    Phase,
+    State,
+    new_round,
+    put,
+    with_node,
+)
+from .variants import Confirm, Lost, Rules, Scope
+from .wording import sentence
+
+Move = tuple[Step, State]
+
+ROUND_OF = {GRANT: Phase.GRANTING, CONFIRM: Phase.CONFIRMING, EXTEND: Phase.EXTENDING}
+"""The phase in which a reply to a message is waited for."""
+
+
+class LockProtocol:
+    """A model for `explorer.explore`: rules to follow, a scope to do it in, promises to keep."""
+
+    def __init__(self, rules: Rules, scope: Scope, promises: Iterable[Promise]) -> None:
+        self.rules = rules
+        self.scope = scope
+        self.promises = tuple(promises)
+        self.retried = {attempt.retry_of for attempt in scope.attempts}
+        self.owners = scope.owners
+        self.confirmations = scope.quorum - (not rules.confirmed_by_majority)
+        self.enough_gone = 1 if rules.lost is Lost.ONE_RAISED_FLOOR else scope.quorum
+        self.proposals = (0,) if scope.clocks is None else scripts.EXTREME_PROPOSALS
+        self.instants = (0,) if scope.clocks is None else scope.clocks.instants
+
+    def initial(self) -> State:
+        """Return the state before anybody asked for anything."""
+        scope, nothing = self.scope, (0,) * len(self.scope.attempts)
+        expiries = -1 if scope.expiries is None else scope.expiries
+        offsets = (0,) * scope.nodes if scope.clocks is None else scope.clocks.offsets
+        return State(
+            Luck(expiries, scope.duplicates, scope.forgetting, self.instants[0]),
+            tuple(Client(Phase.IDLE, 0, 0, 0) for _ in scope.attempts),
+            tuple(Node(FREE, 0, nothing, nothing, offset, 0) for offset in offsets),
+        )
+
+    def canonical(self, state: State) -> State:
+        """Return the state with its nodes in order: they differ in nothing but their numbers."""
+        return State(state.luck, state.clients, tuple(sorted(state.nodes)))
+
+    def broken_promise(self, state: State) -> str | None:
+        """Return the name of the first promise that this state breaks, or None."""
+        quorum = self.scope.quorum
+        return next((kept.__name__ for kept in self.promises if not kept(state, quorum)), None)
+
+    def landmark(self, state: State) -> tuple[Phase, ...]:
+        """Return how far each attempt is."""
+        return tuple(client.phase for client in state.clients)
+
+    def describe(self, step: Step, after: State) -> str:
+        """Return a step as a sentence."""
+        return sentence(step, after, [attempt.name for attempt in self.scope.attempts])
+
+    def successors(self, state: State) -> Iterator[Move]:
+        """Yield everything that can happen next."""
+        for attempt, client in enumerate(state.clients):
+            yield from self._acts(state, attempt, client)
+        for number, node in enumerate(state.nodes):
+            for attempt, wire in enumerate(node.wire):
+                if wire:
+                    yield from self._arrivals(state, number, node, attempt)
+            yield from self._mishaps(state, number, node)
+        later = [instant for instant in self.instants if instant > state.luck.now]
+        if later:
+            yield ("time passes", -1, -1), state._replace(luck=state.luck._replace(now=later[0]))
+
+    # ---- clients
+
+    def _acts(self, state: State, attempt: int, client: Client) -> Iterator[Move]:
+        """What a client may do by itself."""
+        phase = client.phase
+        if phase is Phase.IDLE:
+            yield from self._start(state, attempt)
+        elif phase is Phase.GRANTING:
+            yield from self._decide(state, attempt, client)
+        if phase is Phase.GRANTING or phase is Phase.CONFIRMING:
+            yield from self._give_up(state, attempt, client)
+        elif Phase.HELD <= phase <= Phase.EXTENDED:
+            yield from self._hold(state, attempt, client)
+
+    def _start(self, state: State, attempt: int) -> Iterator[Move]:
+        """ACQUIRE 1 and 2: grants go out to all nodes."""
+        mine, clients = self.scope.attempts[attempt], state.clients
+        if mine.retry_of is not None and clients[mine.retry_of].phase is not Phase.FAILED:
+            return
+        if mine.supersedes is not None and clients[mine.supersedes].phase < Phase.HELD:
+            return
+        for proposal in self.proposals:
+            begun = Client(Phase.GRANTING, 0, _bar(state, 0), proposal)
+            yield ("starts", attempt, -1), new_round(state, attempt, begun, GRANT)
+
+    def _decide(self, state: State, attempt: int, client: Client) -> Iterator[Move]:
+        """ACQUIRE 3: whichever majority of grants was read, T is their maximum."""
+        granting = [number for number, node in enumerate(state.nodes) if node.replies[attempt]]
+        for size in range(self.scope.quorum, len(granting) + 1):
+            for counted in combinations(granting, size):
+                yield ("decides", attempt, -1), self._decided(state, attempt, client, counted)
+
+    def _decided(
+        self, state: State, attempt: int, client: Client, counted: tuple[int, ...]
+    ) -> State:
+        """Return the state after T was taken from the counted grants."""
+        tokens = {number: state.nodes[number].replies[attempt] for number in counted}
+        token = max(tokens.values())
+        confirmed = sum(granted == token for granted in tokens.values())
+        if self.rules.confirm is Confirm.NEVER_ASKED or confirmed >= self.confirmations:
+            return new_round(state, attempt, client._replace(phase=Phase.HELD, token=token))
+        after = new_round(state, attempt, client._replace(phase=Phase.CONFIRMING, token=token))
+        for number, granted in tokens.items():
+            node = after.nodes[number]
+            if granted == token:
+                node = node._replace(replies=put(node.replies, attempt, token))
+            else:
+                node = node._replace(wire=put(node.wire, attempt, node.wire[attempt] | CONFIRM))
+            after = with_node(after, number, node)
+        return after
+
+    def _give_up(self, state: State, attempt: int, client: Client) -> Iterator[Move]:
+        """ACQUIRE 5: too few grants, a timeout, a dead process."""
+        if self.scope.releases or attempt in self.retried:
+            failed = client._replace(phase=Phase.FAILED, bar=0)
+            message = RELEASE if self.scope.releases else 0
+            yield ("gives up", attempt, -1), new_round(state, attempt, failed, message)
+
+    def _hold(self, state: State, attempt: int, client: Client) -> Iterator[Move]:
+        """EXTEND and RELEASE go out to all nodes."""
+        if self.scope.attempts[attempt].extends and client.phase is Phase.HELD:
+            extending = client._replace(phase=Phase.EXTENDING, bar=_bar(state, client.token))
+            yield ("sends an extension", attempt, -1), new_round(state, attempt, extending, EXTEND)
+        if self.scope.releases:
+            done = client._replace(phase=Phase.RELEASING, bar=0)
+            yield ("sends its release", attempt, -1), new_round(state, attempt, done, RELEASE)
+
+    # ---- nodes
+
+    def _arrivals(self, state: State, number: int, node: Node, attempt: int) -> Iterator[Move]:
+        """Any message in flight arrives; no grant at a guarded node, no release too early."""
+        wire = node.wire[attempt]
+        for message in MESSAGES:
+            if not wire & message:
+                continue
+            if message == GRANT and state.luck.now < node.opens:
+                continue
+            if message == RELEASE and wire & GRANT and self.rules.release_follows_grant:
+                continue
+            yield from self._arrive(state, number, attempt, message)
+
+    def _arrive(self, state: State, number: int, attempt: int, message: int) -> Iterator[Move]:
+        """One message arrives; of the replies to a duplicated grant, either may be read."""
+        node, luck = state.nodes[number], state.luck
+        delivered = put(node.wire, attempt, node.wire[attempt] & ~message)
+        for verb, owner, floor, reply in self._answers(state, node, attempt, message):
+            step = (verb, attempt, number)
+            after = Node(owner, floor, delivered, node.replies, node.offset, node.opens)
+            yield step, self._answered(state, number, after, attempt, message, reply)
+            if message == GRANT and reply and node.replies[attempt]:
+                yield step, with_node(state, number, after)
+            if message == GRANT and luck.duplicates:
+                poorer = state._replace(luck=luck._replace(duplicates=luck.duplicates - 1))
+                again = after._replace(wire=node.wire)
+                yield step, self._answered(poorer, number, again, attempt, message, reply)
+
+    def _answers(
+        self, state: State, node: Node, attempt: int, message: int
+    ) -> Iterable[scripts.Answer]:
+        """Return what a node may do with a message."""
+        client, rules, scope = state.clients[attempt], self.rules, self.scope
+        owner = self.owners[attempt]
+        if message == GRANT:
+            tokens = scripts.proposed_tokens(node, client, state.luck.now, scope)
+            return scripts.grant(node, owner, scope.attempts[attempt].supersedes, rules, tokens)
+        if message == CONFIRM:
+            return (scripts.confirm(node, owner, client.token, rules),)
+        if message == EXTEND:
+            return (scripts.extend(node, owner, client.token, rules),)
+        return (scripts.release(node, owner, client, rules),)
+
+    def _answered(
+        self, state: State, number: int, node: Node, attempt: int, message: int, reply: int
+    ) -> State:
+        """Return the state after a reply: kept if its round is on, acted on if it is the last."""
+        client = state.clients[attempt]
+        if not reply or client.phase is not ROUND_OF.get(message):
+            return with_node(state, number, node)
+        node = node._replace(replies=put(node.replies, attempt, reply))
+        after = with_node(state, number, node)
+        alike = sum(each.replies[attempt] == reply for each in after.nodes)
+        if reply == GONE and alike >= self.enough_gone:
+            return new_round(after, attempt, client._replace(phase=Phase.LOST))
+        if message == CONFIRM and alike >= self.confirmations:
+            return new_round(after, attempt, client._replace(phase=Phase.HELD))
+        if message == EXTEND and reply != GONE and alike >= self.scope.quorum:
+            return new_round(after, attempt, client._replace(phase=Phase.EXTENDED))
+        return after
+
+    def _mishaps(self, state: State, number: int, node: Node) -> Iterator[Move]:
+        """A lock expires; a node forgets everything."""
+        luck = state.luck
+        if node.owner != FREE and luck.expiries:
+            left = luck if luck.expiries < 0 else luck._replace(expiries=luck.expiries - 1)
+            fewer = State(left, state.clients, state.nodes)
+            expired = Node(FREE, node.floor, node.wire, node.replies, node.offset, node.opens)
+            yield ("lets the lock expire", -1, number), with_node(fewer, number, expired)
+        if luck.forgetting:
+            opens = 0 if self.scope.clocks is None else luck.now + self.scope.clocks.guard
+            fewer = state._replace(luck=luck._replace(forgetting=luck.forgetting - 1))
+            empty = node._replace(owner=FREE, floor=0, opens=opens)
+            yield ("forgets everything", -1, number), with_node(fewer, number, empty)
+
+
+def _bar(state: State, token: int) -> int:
+    """Return the highest completed token above this one, 0 if there is none."""
+    completed = (each.token for each in state.clients if each.phase >= Phase.HELD)
+    return max((each for each in completed if each > token), default=0)

@@ -1,0 +1,77 @@
+"""The yardstick: the same scripts over bare sockets, and nothing else that a lock has to do.
+
+No deadline, no token, no error is looked at; a reply that is late by a round is still counted off.
+"""
+
+from __future__ import annotations
+
+import secrets
+import select
+import socket
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import hiredis
+
+from celery_redlock.redlock.quorum import majority
+from celery_redlock.redlock.scripts import ALL, GRANT, RELEASE, evalsha, lock_keys
+
+_TTL_MS, _FLOOR_TTL_MS, _SKEW_US = 5_000, 3_600_000, 1_000_000
+_pack: Any = hiredis.pack_command
+
+
+class BareLock:
+    """One socket to each port: write all, poll, stop at a quorum."""
+
+    def __init__(self, ports: Iterable[int]) -> None:
+        self._sockets = [socket.create_connection(("127.0.0.1", port)) for port in ports]
+        self._readers = [hiredis.Reader() for _ in self._sockets]
+        self._poll = select.poll()
+        self._index = {}
+        for index, sock in enumerate(self._sockets):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._load_scripts(index)
+            sock.setblocking(False)
+            self._poll.register(sock, select.POLLIN)
+            self._index[sock.fileno()] = index
+        self._owed = [0] * len(self._sockets)
+        self._quorum = majority(len(self._sockets))
+
+    def _load_scripts(self, index: int) -> None:
+        sock, reader = self._sockets[index], self._readers[index]
+        sock.sendall(b"".join(_pack(("SCRIPT", "LOAD", script.text)) for script in ALL))
+        loaded = 0
+        while loaded < len(ALL):
+            reader.feed(sock.recv(65536))
+            while reader.gets() is not False:
+                loaded += 1
+
+    def acquire_and_release(self, key: str) -> None:
+        """Get the lock and give it back."""
+        owner, now_us, keys = secrets.token_hex(16), time.time_ns() // 1000, lock_keys("bare", key)
+        grant = evalsha(GRANT, keys, owner, _TTL_MS, now_us, _SKEW_US, _FLOOR_TTL_MS, "")
+        self._round(grant, lambda reply: reply[0] == 1)
+        release = evalsha(RELEASE, keys, owner, now_us, _FLOOR_TTL_MS, 0, _FLOOR_TTL_MS)
+        self._round(release, lambda reply: reply in (0, 1))
+
+    def _round(self, command: tuple[object, ...], is_good: Callable[[Any], bool]) -> None:
+        payload = _pack(command)
+        for index, sock in enumerate(self._sockets):
+            sock.send(payload)
+            self._owed[index] += 1
+        good = 0
+        while good < self._quorum:
+            for fd, _ in self._poll.poll(50):
+                index = self._index[fd]
+                reader = self._readers[index]
+                reader.feed(self._sockets[index].recv(65536))
+                while (reply := reader.gets()) is not False:
+                    self._owed[index] -= 1
+                    if not self._owed[index] and is_good(reply):
+                        good += 1
+
+    def close(self) -> None:
+        """Close the sockets."""
+        for sock in self._sockets:
+            sock.close()

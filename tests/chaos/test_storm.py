@@ -1,0 +1,126 @@
+"""A thousand tasks with every ending, each sent twice, while pool processes are killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections import defaultdict
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.integration.conftest import NewProject
+from tests.support.eventually import eventually
+from tests.support.figures import Figures
+from tests.support.project import Project
+from tests.support.workers import Worker, kill_process
+
+pytestmark = pytest.mark.chaos
+SECONDS = float(os.environ.get("REDLOCK_CHAOS_SECONDS", "600"))
+TASKS = 1000 if SECONDS >= 120 else 150
+KEYS = TASKS // 8
+KILL_EVERY_S = 0.2
+ENDINGS = ["success"] * 5 + ["exception", "retry", "ignore", "exit"]
+PATIENCE_S = 600.0
+PROCESSES = 4
+
+
+class Killer(threading.Thread):
+    """Kills, every so often, a pool process that runs a body; remembers when it was killed."""
+
+    def __init__(self, project: Project, worker: Worker) -> None:
+        super().__init__(daemon=True)
+        self.project, self.worker = project, worker
+        self.deaths: dict[int, float] = {}
+        self.is_over = threading.Event()
+
+    def run(self) -> None:
+        chance = random.Random(0)
+        while not self.is_over.wait(KILL_EVERY_S):
+            with suppress(psutil.Error, ProcessLookupError, IndexError):
+                victim = chance.choice(self.worker.children())
+                # Not when it is gone: that is seen long after its lock is free, and until then it
+                # may be chosen again.
+                self.deaths.setdefault(victim, time.monotonic())
+                kill_process(victim)
+
+
+def resources(worker: Worker) -> tuple[int, int, int]:
+    """Return how many descriptors, threads and processes a worker's main process has."""
+    process = psutil.Process(worker.pid)
+    return process.num_fds(), process.num_threads(), len(process.children())
+
+
+def runs_by_key(project: Project, deaths: dict[int, float]) -> dict[str, list[tuple[Any, ...]]]:
+    """Return (begin, end, token, id) of each run, by task and key, in the order they began.
+
+    A run without an end ended with its process.
+    """
+    ended: dict[tuple[str | None, int | None], float] = {}
+    for note in project.notes("end"):
+        ended[note.task_id, note.token] = note.at
+    runs: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+    for note in project.notes("begin"):
+        end = ended.get((note.task_id, note.token), deaths.get(note.pid, float("inf")))
+        runs[note.more["key"]].append((note.at, end, note.token, note.task_id))
+    return runs
+
+
+def test_no_task_is_lost_and_no_two_runs_overlap(new_project: NewProject, figures: Figures) -> None:
+    project = new_project("storm")
+    worker = project.start_worker(concurrency=PROCESSES)
+    chance = random.Random(1)
+    tasks = project.tasks
+    warm = [tasks.skipping.delay(f"warm-{n}", "success", 0.01) for n in range(8)]
+    eventually(lambda: all(result.ready() for result in warm))
+    before = resources(worker)
+    killer = Killer(project, worker)
+    sent: dict[str, str] = {}
+    began = time.monotonic()
+    killer.start()
+    for number in range(TASKS):
+        task = chance.choice([tasks.skipping, tasks.rescheduling, tasks.waiting])
+        ending = chance.choice(ENDINGS)
+        args = (f"{task.name}-{number % KEYS}", ending, chance.choice([0.0, 0.01, 0.1]))
+        first = task.apply_async(args)
+        sent[first.id] = ending
+        # The same message once more, as a broker may deliver it.
+        task.apply_async(args, task_id=first.id)
+
+    def is_settled() -> bool:
+        return project.queue_length() == project.unacked() == 0
+
+    deadline = time.monotonic() + min(SECONDS, PATIENCE_S)
+    while not is_settled() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    # What is left is left for a quiet hour: under these kills a task of 0.1 s may never end.
+    killer.is_over.set()
+    killer.join()
+    eventually(is_settled, "every message is acknowledged", within=PATIENCE_S)
+    eventually(lambda: not project.holds("storm"), "no key is left")
+    took = time.monotonic() - began
+
+    for key, runs in runs_by_key(project, killer.deaths).items():
+        for earlier, later in pairwise(runs):
+            assert earlier[1] <= later[0], f"two runs of {key}: {earlier} and {later}"
+            assert earlier[2] < later[2], f"tokens of {key}: {earlier} and {later}"
+
+    ran = {note.task_id for note in project.notes("end")}
+    lost = {
+        task_id: project.app.AsyncResult(task_id).state
+        for task_id in sent
+        if task_id not in ran and str(project.app.AsyncResult(task_id).state) != "REVOKED"
+    }
+    assert not lost, f"{len(lost)} never ran to an end, nor were skipped: {lost}"
+    kills, skipped = len(killer.deaths), len(sent.keys() - ran)
+    figures.add(f"storm: {TASKS} tasks twice, {kills} kills, {skipped} skipped; took", took)
+    eventually(lambda: len(worker.children()) == PROCESSES)
+    eventually(
+        lambda: all(now <= was for now, was in zip(resources(worker), before, strict=True)),
+        f"before {before}, now {resources(worker)}",
+    )

@@ -1,0 +1,28 @@
+"""The tables of docs/reference/lifetimes.md say what the tests with real workers have seen."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+
+from tests.docs.markdown import ROOT, tables
+from tests.support.lifetime_table import FATES, STAGES, Fate
+
+HELD, BECOMES, LEGEND = tables(ROOT / "docs/reference/lifetimes.md")
+
+
+def test_the_page_says_what_a_message_holds() -> None:
+    assert [tuple(row.values()) for row in HELD] == [
+        (f'`"{lifetime.value}"`', *(stage.value for stage in astuple(stages)))
+        for lifetime, stages in STAGES.items()
+    ]
+
+
+def test_the_page_says_what_becomes_of_a_second_call() -> None:
+    assert [tuple(row.values()) for row in BECOMES] == [
+        (f'`"{lifetime.value}"`', f'`"{policy.value}"`', *(fate.value for fate in astuple(fates)))
+        for (lifetime, policy), fates in FATES.items()
+    ]
+
+
+def test_the_page_says_what_each_word_of_it_means() -> None:
+    assert [next(iter(row.values())) for row in LEGEND] == [fate.value for fate in Fate]

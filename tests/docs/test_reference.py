@@ -1,0 +1,280 @@
+"""The tables of the reference and the code say the same: names, defaults, choices."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import enum
+import inspect
+import re
+import typing
+from pathlib import Path
+
+import pytest
+from celery.utils.dispatch import Signal
+
+import celery_redlock
+from celery_redlock import ConfigurationError, RedlockError, options
+from celery_redlock.options import KNOWN_OPTIONS, LockOptions, lock_options
+from celery_redlock.redlock import events
+from celery_redlock.settings import (
+    KNOWN_SETTINGS,
+    OPTION_SETTINGS,
+    beat_settings_from,
+    settings_from,
+)
+from tests.docs.markdown import ROOT, codes, tables
+
+DOCS = ROOT / "docs"
+PACKAGE = ROOT / "celery_redlock"
+CHOICES = (options.Lifetime, options.OnConflict, options.OnUnavailable, options.OnLost)
+
+
+def rows(page: str, first_column: str) -> dict[str, dict[str, str]]:
+    """Return the rows of the page's table whose first column is so named, by their first cell."""
+    found = [table for table in tables(DOCS / page) if next(iter(table[0])) == first_column]
+    assert len(found) == 1, f"{page} has {len(found)} tables with a first column {first_column!r}"
+    by_name = {codes(row[first_column])[0]: row for row in found[0]}
+    assert len(by_name) == len(found[0]), f"{page} has a row twice"
+    return by_name
+
+
+def literal(cell: str) -> object:
+    """Return the value that a cell shows."""
+    [code] = codes(cell)
+    return ast.literal_eval(code)
+
+
+def plain(value: object) -> object:
+    return value.value if isinstance(value, enum.Enum) else value
+
+
+def accepts(option: str, value: object) -> bool:
+    try:
+        lock_options("task", {option: value}, {}, max_ttl=60.0)
+    except ConfigurationError:
+        return False
+    return True
+
+
+def test_the_settings_page_lists_every_setting_that_has_an_effect() -> None:
+    assert set(rows("reference/settings.md", "setting")) == KNOWN_SETTINGS - OPTION_SETTINGS
+
+
+@pytest.mark.parametrize("name", sorted(rows("reference/settings.md", "setting")))
+def test_the_default_of_a_setting_is_the_documented_one(name: str) -> None:
+    cell = rows("reference/settings.md", "setting")[name]["default"]
+    if name == "redlock_nodes":
+        assert cell == "see below"
+        return
+    settings = settings_from({"redlock_nodes": ["redis://a"]})
+    beat = beat_settings_from({})
+    if name == "redlock_beat_on_unavailable":
+        assert literal(cell) == ("publish" if beat.publishes_without_quorum else "wait")
+        return
+    if name.startswith("redlock_beat_"):
+        assert literal(cell) == getattr(beat, name.removeprefix("redlock_beat_"))
+        return
+    assert literal(cell) == getattr(settings, name.removeprefix("redlock_"))
+
+
+def test_the_options_page_lists_every_option() -> None:
+    assert set(rows("reference/options.md", "option")) == KNOWN_OPTIONS
+
+
+@pytest.mark.parametrize("name", sorted(rows("reference/options.md", "option")))
+def test_the_default_of_an_option_is_the_documented_one(name: str) -> None:
+    built_in = lock_options("task", {}, {}, max_ttl=60.0)
+    shown = literal(rows("reference/options.md", "option")[name]["default"])
+    assert shown == plain(getattr(built_in, name.removeprefix("lock_")))
+
+
+@pytest.mark.parametrize("kind", CHOICES, ids=lambda kind: kind.__name__)
+def test_the_choices_of_an_option_are_those_that_are_accepted(kind: type[enum.Enum]) -> None:
+    [field] = [
+        field.name
+        for field in dataclasses.fields(LockOptions)
+        if typing.get_type_hints(LockOptions)[field.name] is kind
+    ]
+    cell = rows("reference/options.md", "option")[f"lock_{field}"]["values"]
+    shown = [ast.literal_eval(code) for code in codes(cell)]
+    assert shown == [member.value for member in kind if accepts(f"lock_{field}", member.value)]
+
+
+def test_which_policies_go_with_which_lifetime_is_documented() -> None:
+    documented = rows("reference/options.md", "`lock_lifetime`")
+    assert {
+        ast.literal_eval(lifetime): {ast.literal_eval(code) for code in codes(row["policies"])}
+        for lifetime, row in documented.items()
+    } == {
+        lifetime.value: {policy.value for policy in allowed}
+        for lifetime, allowed in options.ALLOWED.items()
+    }
+
+
+def test_every_lifetime_is_in_the_table_of_how_to_choose_one() -> None:
+    [how_to] = [table for table in tables(DOCS / "how-to/lifetimes.md") if "lifetime" in table[0]]
+    shown = [ast.literal_eval(codes(row["lifetime"])[0]) for row in how_to]
+    assert shown == [lifetime.value for lifetime in options.Lifetime]
+
+
+def test_every_conflict_policy_has_its_row_wherever_they_are_compared() -> None:
+    accepted = [one.value for one in options.OnConflict if accepts("lock_on_conflict", one.value)]
+    endings = rows("reference/endings.md", "`lock_on_conflict`")
+    assert [ast.literal_eval(name) for name in endings] == accepted
+    [how_to] = [table for table in tables(DOCS / "how-to/conflicts.md") if "policy" in table[0]]
+    assert [ast.literal_eval(codes(row["policy"])[0]) for row in how_to] == accepted
+
+
+def test_every_public_exception_is_documented_with_its_attributes() -> None:
+    public = {
+        name: value
+        for name in celery_redlock.__all__
+        if inspect.isclass(value := getattr(celery_redlock, name))
+        and issubclass(value, RedlockError)
+    }
+    documented = rows("reference/errors.md", "error")
+    assert set(documented) == set(public)
+    for name, error in public.items():
+        given = set(inspect.signature(error).parameters) if "__init__" in vars(error) else set()
+        assert set(codes(documented[name]["attributes"])) == given, name
+
+
+def test_every_event_is_documented_with_its_fields() -> None:
+    documented = rows("reference/events.md", "event")
+    expected = {
+        event.__name__: [field.name for field in dataclasses.fields(event)]
+        for event in typing.get_args(events.Event)
+    }
+    assert {name: codes(row["fields"]) for name, row in documented.items()} == expected
+
+
+def test_every_signal_is_documented_with_its_arguments() -> None:
+    documented = rows("reference/events.md", "signal")
+    public = {
+        name: value
+        for name in celery_redlock.__all__
+        if isinstance(value := getattr(celery_redlock, name), Signal)
+    }
+    assert {name: set(codes(row["arguments"])) for name, row in documented.items()} == {
+        name: set(vars(signal)["providing_args"]) for name, signal in public.items()
+    }
+
+
+def test_every_log_line_is_documented_with_its_level_and_fields() -> None:
+    [table] = [table for table in tables(DOCS / "reference/events.md") if "logger" in table[0]]
+    documented = {
+        (codes(row["logger"])[0], row["level"].split(";")[0], *codes(row["event"] + row["fields"]))
+        for row in table
+    }
+    assert documented == logged()
+
+
+def logged() -> set[tuple[str, ...]]:
+    """Return logger, level, event and fields of every line that the package logs."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(
+                    ast.Attribute(ast.Name("logger"), level),
+                    [ast.Constant(str(line)), *_] | [_, ast.Constant(str(line)), *_],
+                ) if level != "exception":
+                    # `logger.log` is for what is an error once, and is not said again for a while.
+                    level = "error" if level == "log" else level
+                    fields = re.findall(r"(\w+)=%", line)
+                    found.add((module, level.upper(), event_of(line), *fields))
+    return found
+
+
+def event_of(line: str) -> str:
+    """Return the constant part of a log line: what stands before its fields or an explanation."""
+    return re.split(r" \w+=%|:", line)[0]
+
+
+def test_the_public_names_are_on_the_pages_that_say_so() -> None:
+    shown = "".join(
+        (DOCS / "reference" / page).read_text(encoding="utf-8")
+        for page in ("api.md", "errors.md", "events.md")
+    )
+    missing = [
+        name for name in celery_redlock.__all__ if name != "__version__" and name not in shown
+    ]
+    assert not missing
+
+
+def house() -> list[dict[str, str]]:
+    """Return the rows of the architecture's tables that are about a file of the package."""
+    found = tables(DOCS / "explanation" / "architecture.md")
+    return [row for table in found for row in table if "file" in row]
+
+
+def test_the_picture_of_the_house_shows_every_file() -> None:
+    shown = {codes(row["file"])[0] for row in house()}
+    files = {
+        path.relative_to(PACKAGE).as_posix()
+        for pattern in ("*.py", "*.lua")
+        for path in PACKAGE.rglob(pattern)
+        if path.name != "__init__.py"
+    }
+    assert {name for name in shown if not name.endswith("/")} == files
+
+
+def test_the_floors_of_the_picture_are_those_that_are_checked() -> None:
+    shown: dict[str, list[set[str]]] = {}
+    for row in house():
+        if "floor" in row:
+            folder, _, name = codes(row["file"])[0].rstrip("/").rpartition("/")
+            floors = shown.setdefault(folder, [set() for _ in range(20)])
+            floors[int(row["floor"])].add(name.removesuffix(".py"))
+    configured = re.findall(
+        r'^containers = \["celery_redlock(?:\.(\w+))?"\].*?^layers = \[\n(.*?)^\]',
+        (ROOT / "pyproject.toml").read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
+    )
+    for folder, layers in configured:
+        base = PACKAGE / folder
+        checked = [
+            {name for name in re.findall(r"\w+", line) if any(base.glob(f"{name}*"))}
+            for line in layers.splitlines()
+        ]
+        checked = [floor for floor in checked if floor]
+        assert [floor for floor in shown[folder] if floor] == checked[::-1]
+
+
+def test_the_picture_of_the_tests_shows_every_folder() -> None:
+    text = (DOCS / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    folders = {path.parent.name for path in (ROOT / "tests").glob("*/*.py")}
+    assert set(re.findall(r"^\| `tests/(\w+)/` \|", text, re.MULTILINE)) == folders
+
+
+def test_pages_that_name_a_file_of_the_project_name_one_that_is_there() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):
+            assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def make_targets() -> set[str]:
+    makefile = Path(ROOT / "Makefile").read_text(encoding="utf-8")
+    return set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs"])
+def test_make_targets_that_are_named_exist(page: str) -> None:
+    at = ROOT / page
+    text = "".join(path.read_text("utf-8") for path in ([at] if at.is_file() else at.rglob("*.md")))
+    named = set(re.findall(r"(?:^\$ |`)make ([a-z]+)", text, re.MULTILINE))
+    assert named <= make_targets()
+    if page == "README.md":
+        assert {"demo", "test"} <= named
+
+
+def test_the_commands_come_first_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    [first, *_] = re.findall(r"^```console\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
+    assert [line.split()[:3] for line in first.splitlines()] == [
+        ["$", "make", "demo"],
+        ["$", "make", "test"],
+    ]

@@ -1,0 +1,88 @@
+"""Tasks that end in every way there is, as they are told."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+from typing import Any
+
+from celery.exceptions import Ignore, Reject
+
+from celery_redlock import SingletonTask, singleton_task
+from tests.support.inside import Inside
+
+inside = Inside(__name__)
+app = inside.app
+MIB = 1 << 20
+
+
+class Wrong(Exception):
+    """What a task fails with."""
+
+
+@singleton_task(app=app, lock_key="{key}", bind=True)
+def early(self: SingletonTask, key: str, gate: str | None = None, how: str = "return") -> Any:
+    return body(self, key, gate, how)
+
+
+@singleton_task(app=app, lock_key="{key}", bind=True, acks_late=True, reject_on_worker_lost=True)
+def late(self: SingletonTask, key: str, gate: str | None = None, how: str = "return") -> Any:
+    return body(self, key, gate, how)
+
+
+@singleton_task(app=app, lock_key="{key}", bind=True, acks_late=True, lock_ttl=1)
+def brief(self: SingletonTask, key: str, gate: str | None = None, how: str = "return") -> Any:
+    return body(self, key, gate, how)
+
+
+@singleton_task(app=app, lock_key="{key}", bind=True)
+def nesting(self: SingletonTask, key: str, gate: str | None = None, depth: int = 0) -> Any:
+    """Hold `depth` more locks, one in another: `<key>-1`, …"""
+    if depth:
+        return nesting.apply((key.partition("-")[0] + f"-{depth}", gate, depth - 1)).get()
+    return body(self, key, gate, "return")
+
+
+def body(task: SingletonTask, key: str, gate: str | None, how: str) -> Any:
+    inside.note("begin", key=key)
+    inside.wait_at(gate)
+    is_redelivered = (task.request.delivery_info or {}).get("redelivered")
+    match how:
+        case "raise":
+            raise Wrong(key)
+        case "exit" if not is_redelivered:
+            raise SystemExit(3)
+        case "retry" if task.request.retries == 0:
+            raise task.retry(countdown=0)
+        case "ignore":
+            raise Ignore
+        case "reject":
+            raise Reject("no")
+        case "requeue" if not is_redelivered:
+            raise Reject("not now", requeue=True)
+        case "memory":
+            allocate_more_than_allowed()
+        case "c":
+            inside.note("in C", key=key)
+            sum(range(80_000_000))  # takes seconds, and looks for no signal
+        case "eat":
+            eat()
+    return "done"
+
+
+def allocate_more_than_allowed() -> None:
+    """Raise MemoryError, as under a limit of the process's memory."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + 64 * MIB, hard))
+    try:
+        bytearray(1024 * MIB)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def eat() -> None:
+    """Use ever more memory."""
+    eaten = []
+    while True:
+        eaten.append(b"\0" * MIB)

@@ -1,0 +1,100 @@
+"""Tasks that are interrupted while they give their lock back; and a worker with a narrow pipe."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import Any
+
+from billiard.exceptions import SoftTimeLimitExceeded
+from celery import Task
+
+from celery_redlock import SingletonTask, current_lease, prefork, singleton_task
+from celery_redlock.run import current
+from tests.support.inside import Inside
+
+inside = Inside(__name__)
+app = inside.app
+
+
+@singleton_task(app=app, lock_key="{key}")
+def interrupted(key: str, moment: str) -> str:
+    """Return, and reach the soft time limit while the lock is given back, or right after that."""
+    run = current.get()
+    assert run is not None
+    redlock: Any = run.redlock
+    release = redlock.release
+
+    def interrupted_release(*args: Any, **kwargs: Any) -> None:
+        redlock.release = release
+        if moment == "after":
+            release(*args, **kwargs)
+        raise SoftTimeLimitExceeded
+
+    redlock.release = interrupted_release
+    return "done"
+
+
+@singleton_task(app=app, lock_key="{key}")
+def exiting(key: str) -> None:
+    raise SystemExit(3)
+
+
+@singleton_task(app=app, lock_key="{key}")
+def surviving(key: str) -> str:
+    """Survive the SystemExit of a task within."""
+    try:
+        exiting.apply((f"{key}-within",))
+    except SystemExit:
+        inside.note("survived", key=key)
+    return "done"
+
+
+@app.task(bind=True)
+def plain_surviving(self: Task[Any, Any], key: str) -> str:
+    try:
+        exiting.apply((f"{key}-within",))
+    except SystemExit:
+        inside.note("survived", key=key)
+    return "done"
+
+
+@app.task
+def ordinary() -> bool:
+    """Tell whether an ordinary task has no lease."""
+    return current_lease() is None
+
+
+# --- a pipe that is soon full ---------------------------------------------------------------------
+
+
+@singleton_task(app=app, lock_key="{key}", bind=True)
+def churning(self: SingletonTask, key: str, gate: str, times: int) -> list[bool]:
+    """Take and give back many locks, one after the other, and one more at the end."""
+    inside.note("begin", key=key)
+    inside.wait_at(gate)
+    for number in range(times):
+        quick.apply((f"{key}-{number}",))
+    inside.note("churned", key=key)
+    inside.wait_at(f"{gate}-2")
+    assert self.lease is not None
+    return [self.lease.lost]
+
+
+@singleton_task(app=app, lock_key="{key}", lock_ttl=1)
+def quick(key: str) -> None:
+    """Hold the lock for a moment."""
+
+
+class NarrowKeeper(prefork.MainKeeper):
+    """One whose pipe takes a few messages only."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        fcntl.fcntl(self._writing, fcntl.F_SETPIPE_SZ, 4096)
+
+
+if os.environ.get("NARROW_PIPE"):
+    from celery_redlock import worker
+
+    vars(worker)["MainKeeper"] = NarrowKeeper

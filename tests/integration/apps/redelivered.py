@@ -1,0 +1,165 @@
+"""Tasks whose messages are delivered more than once; each notes its runs and waits at its gate."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from celery_redlock import SingletonTask, singleton_task
+from celery_redlock.signals import lock_released
+from tests.support.inside import Inside
+
+inside = Inside(__name__)
+app = inside.app
+# No task may be retried unless it says so: whatever uses up a try shows at once.
+locked: Callable[..., Callable[[Callable[..., Any]], SingletonTask]] = partial(
+    singleton_task, app=app, lock_key="{key}", lock_ttl=1, bind=True, max_retries=0
+)
+
+
+class NotToday(Exception):
+    """What a task fails with."""
+
+
+@locked()
+def plain(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
+    return inside.run(gate, key=key, retries=self.request.retries)
+
+
+# --- the other policies ---------------------------------------------------------------------------
+
+
+@locked(lock_on_conflict="complete", lock_conflict_result="taken")
+def completing(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
+    return inside.run(gate, key=key)
+
+
+@locked(lock_on_conflict="raise")
+def raising(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
+    return inside.run(gate, key=key)
+
+
+@locked(lock_on_conflict="reschedule")
+def rescheduling(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
+    return inside.run(gate, key=key)
+
+
+@locked(lock_on_conflict="coalesce")
+def coalescing(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
+    return inside.run(gate, key=key)
+
+
+@locked(lock_on_conflict="wait")
+def waiting(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
+    return inside.run(gate, key=key)
+
+
+@locked(lock_on_conflict="wait", lock_wait=0.2)
+def waiting_briefly(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
+    return inside.run(gate, key=key)
+
+
+@locked(lock_lifetime="until_executed")
+def until_executed(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
+    return inside.run(gate, key=key)
+
+
+@locked(lock_lifetime="until_and_while_executing")
+def until_and_while(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
+    return inside.run(gate, key=key)
+
+
+# --- ways to end ----------------------------------------------------------------------------------
+
+
+@locked()
+def failing(self: SingletonTask, key: str, gate: str | None = None) -> None:
+    inside.run(gate, key=key)
+    raise NotToday(key)
+
+
+@locked(track_started=True)
+def tracked(self: SingletonTask, key: str, gate: str | None = None) -> None:
+    inside.run(gate, key=key)
+    raise NotToday(key)
+
+
+@locked(acks_on_failure_or_timeout=False)
+def unforgiven(self: SingletonTask, key: str, gate: str | None = None) -> None:
+    inside.run(gate, key=key)
+    raise NotToday(key)
+
+
+@locked(time_limit=3)
+def limited(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
+    return inside.run(gate, key=key)
+
+
+@locked(time_limit=3, acks_on_failure_or_timeout=False)
+def limited_and_put_back(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
+    return inside.run(gate, key=key)
+
+
+@locked(reject_on_worker_lost=True)
+def precious(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
+    return inside.run(gate, key=key)
+
+
+@locked(retry_on_worker_lost=True, max_retries=3, default_retry_delay=0)
+def stubborn(self: SingletonTask, key: str, gate: str | None = None) -> int:
+    inside.run(None if self.request.retries else gate, key=key, retries=self.request.retries)
+    return int(self.request.retries)
+
+
+@locked(reject_on_worker_lost=True)
+def dying(self: SingletonTask, key: str) -> int | None:
+    """Its process dies when the body has ended, before Celery can do anything about it."""
+    return inside.run(key=key)
+
+
+@lock_released.connect
+def die(sender: Any, task_id: str, **_: Any) -> None:
+    has_died = inside.folder / f"died-{task_id}"
+    if sender.name == dying.name and not has_died.exists():
+        has_died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+# --- retries and replacements ---------------------------------------------------------------------
+
+
+@locked(max_retries=None)
+def retrying(self: SingletonTask, key: str, times: int, gate: str | None = None) -> int:
+    """Retry at once, `times` times; then wait at the gate."""
+    retries = self.request.retries
+    inside.run(gate if retries == times else None, key=key, retries=retries)
+    if retries < times:
+        raise self.retry(countdown=0)
+    return int(retries)
+
+
+@locked(
+    autoretry_for=(NotToday,), max_retries=20, retry_backoff=False, retry_kwargs={"countdown": 0}
+)
+def autoretrying(self: SingletonTask, key: str, times: int) -> int:
+    inside.run(key=key, retries=self.request.retries)
+    if self.request.retries < times:
+        raise NotToday(key)
+    return int(self.request.retries)
+
+
+@locked()
+def replacing(self: SingletonTask, key: str, times: int, gate: str | None = None) -> Any:
+    """Take its own place, `times` times; then wait at the gate."""
+    inside.run(None if times else gate, key=key, times=times)
+    return self.replace(replacing.si(key, times - 1, gate)) if times else "replaced"
+
+
+@app.task
+def collect(results: Any = None) -> Any:
+    """An ordinary task, for canvases."""
+    inside.note("collect", results=results)
+    return results

@@ -1,0 +1,163 @@
+"""How a process of the prefork pool ends, and when its lock is free: at once, once it is dead."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from celery.exceptions import TaskRevokedError, WorkerLostError
+
+from celery_redlock.testing import Server
+from tests.support.endings import (
+    LIMIT_S,
+    End,
+    Free,
+    Row,
+    Scene,
+    kill,
+    let_it_end,
+    revoke,
+    revoke_in_c,
+    wait,
+)
+from tests.support.eventually import eventually
+from tests.support.figures import Figures
+from tests.support.memory_limit import memory_limit
+from tests.support.project import Project
+from tests.support.wiretap import Wiretap
+from tests.support.workers import Worker, is_alive, kill_process
+
+from .conftest import NewProject
+
+GET_WITHIN = 60.0
+PREFORK = ("prefork",)
+LOST = End("FAILURE", "raises WorkerLostError")
+RUN_AGAIN = End("SUCCESS", "returns 'done'", runs=2)
+LIMIT = End("FAILURE", "raises TimeLimitExceeded")
+REVOKED = End("REVOKED", "raises TaskRevokedError")
+
+# fmt: off
+ROWS = [
+    Row("SystemExit", PREFORK, let_it_end, Free.AT_DEATH, (LOST,), task="early", how="exit"),
+    Row("SystemExit, acked late", PREFORK, let_it_end, Free.AT_DEATH, (RUN_AGAIN,), how="exit"),
+    Row("kill -9", PREFORK, kill, Free.AT_DEATH, (LOST,), task="early"),
+    Row("kill -9, acked late", PREFORK, kill, Free.AT_DEATH, (RUN_AGAIN,)),
+    Row("time limit", PREFORK, wait, Free.AT_DEATH, (LIMIT,), options={"time_limit": 1}),
+    Row("time limit in C code", PREFORK, let_it_end, Free.AT_DEATH,
+        (LIMIT,), how="c", options={"time_limit": 1}),
+    Row("revoke KILL", PREFORK, revoke("KILL"), Free.AT_DEATH, (REVOKED,)),
+    Row("revoke TERM", PREFORK, revoke("TERM"), Free.AT_DEATH, (REVOKED,)),
+    Row("revoke TERM in C code", PREFORK, revoke_in_c, Free.AT_DEATH, (REVOKED,), how="c"),
+]
+# fmt: on
+
+
+@pytest.fixture(scope="module")
+def broker(_has_server: None) -> Iterator[Server]:
+    with Server() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def project(broker: Server, new_project: NewProject) -> Project:
+    return new_project("endings", broker=f"{broker.url}/0")
+
+
+@pytest.fixture(scope="module")
+def worker(project: Project) -> Worker:
+    return project.start_worker(concurrency=4)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.ending)
+def test_the_lock_is_free_when_it_must_be(
+    project: Project, worker: Worker, row: Row, figures: Figures
+) -> None:
+    assert Scene(project, worker, row, figures).play() in row.ends
+
+
+# --- kill -9, in more than one way ----------------------------------------------------------------
+
+
+def test_all_that_a_killed_process_held_is_free(project: Project, worker: Worker, key: str) -> None:
+    result = project.tasks.nesting.delay(key, key, 3)
+    run = project.wait_for_note("begin", key=f"{key}-1")
+    assert len({hold.key for hold in project.holds(key)}) == 4
+    kill_process(run.pid)
+    eventually(lambda: not project.holds(key), within=LIMIT_S)
+    with pytest.raises(WorkerLostError):
+        result.get(timeout=GET_WITHIN)
+
+
+def test_a_killed_process_leaves_the_locks_of_the_others(
+    project: Project, worker: Worker, key: str
+) -> None:
+    killed, other = (project.tasks.early.delay(f"{key}-{which}", key) for which in range(2))
+    run = project.run_of(killed.id)
+    assert run.pid != project.run_of(other.id).pid
+    kill_process(run.pid)
+    eventually(lambda: not project.holds(f"{key}-0"), within=LIMIT_S)
+    assert project.votes(other.id) >= 2
+    project.open(key)
+    assert other.get(timeout=GET_WITHIN) == "done"
+    killed.forget()
+
+
+def test_a_killed_process_lets_go_while_the_broker_is_away(
+    project: Project, worker: Worker, broker: Server, key: str, figures: Figures
+) -> None:
+    result = project.tasks.early.delay(key, key)
+    run = project.run_of(result.id)
+    broker.pause()
+    try:
+        began = time.monotonic()
+        kill_process(run.pid)
+        eventually(lambda: not project.holds(key), within=LIMIT_S)
+        figures.add("kill to free: kill -9 in a broker outage", time.monotonic() - began)
+    finally:
+        broker.resume()
+    result.forget()
+
+
+def test_a_process_that_was_killed_by_the_kernel_for_its_memory_lets_go(
+    project: Project, worker: Worker, key: str
+) -> None:
+    result = project.tasks.early.delay(key, key, "eat")
+    run = project.run_of(result.id)
+    with memory_limit(run.pid, mib=256):
+        project.open(key)
+        eventually(lambda: not is_alive(run.pid), "the kernel has killed it")
+        eventually(lambda: not project.holds(key), within=LIMIT_S)
+    result.forget()
+
+
+def test_what_is_revoked_before_it_starts_never_takes_its_lock(
+    project: Project, worker: Worker, key: str
+) -> None:
+    blocking = [project.tasks.early.delay(f"{key}-{which}", key) for which in range(4)]
+    for one in blocking:
+        project.run_of(one.id)
+    revoked = project.tasks.early.delay(f"{key}-revoked")
+    with Wiretap(project.nodes.urls) as tap:
+        revoked.revoke()
+        worker.wait_for_line(f"Tasks flagged as revoked: {revoked.id}")
+        project.open(key)
+        with pytest.raises(TaskRevokedError):
+            revoked.get(timeout=GET_WITHIN)
+        # The result is there as soon as it is revoked; the message is discarded in its turn.
+        eventually(lambda: project.unacked() == project.queue_length() == 0, within=LIMIT_S)
+        assert tap.commands("redlock", f"{key}-revoked") == []
+
+
+def test_a_killed_process_lets_go_during_a_warm_shutdown(
+    project: Project, worker: Worker, key: str, figures: Figures
+) -> None:
+    result = project.tasks.early.delay(key, key)
+    run = project.run_of(result.id)
+    worker.ask_to_end()
+    worker.wait_for_line("Warm shutdown")
+    began = time.monotonic()
+    kill_process(run.pid)
+    eventually(lambda: not project.holds(key), within=LIMIT_S)
+    figures.add("kill to free: kill -9 in a warm shutdown", time.monotonic() - began)
+    worker.wait_until_ended()

@@ -1,0 +1,200 @@
+"""What becomes of a reservation whose message is discarded, or ends before its body begins."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from celery import states
+
+from celery_redlock import singleton_task
+from celery_redlock.options import Lifetime, OnConflict
+from celery_redlock.publish import HEADER
+from tests.support.eventually import eventually
+from tests.support.project import Project
+from tests.support.workers import kill_process
+
+from .conftest import NewProject
+
+LIFETIMES = [lifetime for lifetime in Lifetime if lifetime is not Lifetime.WHILE_EXECUTING]
+GIVES_BACK = [lifetime for lifetime in LIFETIMES if lifetime is not Lifetime.UNTIL_EXPIRED]
+
+
+@pytest.fixture(scope="module")
+def project(new_project: NewProject) -> Project:
+    project = new_project("lifetimes")
+    project.start_worker(pool="prefork", concurrency=2)
+    return project
+
+
+@pytest.fixture
+def idle(key: str) -> str:
+    """The name of a queue from which nobody takes until `consume`."""
+    return f"idle-{key}"
+
+
+def consume(project: Project, queue: str) -> None:
+    project.app.control.add_consumer(queue, reply=True)
+
+
+def waiting(project: Project, lifetime: Lifetime, key: str, **options: Any) -> Any:
+    """Publish a message that has its lock reserved, or its throttle, or its place in line."""
+    task = project.tasks.tasks[lifetime, OnConflict.SKIP]
+    result = task.apply_async((key,), **options)
+    assert project.is_held(key)
+    assert {hold.task_id for hold in project.holds(key)} == {result.id}
+    return result
+
+
+# --- discarded ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lifetime", GIVES_BACK)
+def test_a_message_that_expires_before_it_starts_gives_its_lock_back(
+    project: Project, key: str, idle: str, lifetime: Lifetime
+) -> None:
+    result = waiting(project, lifetime, key, queue=idle, expires=0.1)
+    consume(project, idle)
+    eventually(lambda: result.state == states.REVOKED)
+    eventually(lambda: not project.is_held(key))
+    assert project.notes("begin", key=key) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"countdown": 2}])
+@pytest.mark.parametrize("lifetime", GIVES_BACK)
+def test_a_message_that_is_revoked_before_it_starts_gives_its_lock_back(
+    project: Project, key: str, idle: str, lifetime: Lifetime, options: dict[str, Any]
+) -> None:
+    result = waiting(project, lifetime, key, queue=idle, **options)
+    project.app.control.revoke(result.id, reply=True)
+    consume(project, idle)
+    eventually(lambda: result.state == states.REVOKED)
+    eventually(lambda: not project.is_held(key))
+    assert project.notes("begin", key=key) == []
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_throttle_is_not_given_back_whatever_happens(
+    project: Project, key: str, idle: str, is_running: bool
+) -> None:
+    task = project.tasks.tasks[Lifetime.UNTIL_EXPIRED, OnConflict.SKIP]
+    result = task.apply_async((key, key), queue=idle)
+    if is_running:
+        consume(project, idle)
+        project.run_of(result.id)
+        project.app.control.revoke(result.id, terminate=True, reply=True)
+    else:
+        project.app.control.revoke(result.id, reply=True)
+        consume(project, idle)
+    eventually(lambda: result.state == states.REVOKED)
+    # What would be given back has been by the time that the worker takes the next message.
+    project.tasks.plain.apply_async((key,), queue=idle).get(timeout=60)
+    assert project.is_held(key)
+    assert {hold.task_id for hold in project.holds(key)} == {result.id}
+    assert task.delay(key).id == result.id
+
+
+def test_a_task_that_is_terminated_gives_its_lock_back(project: Project, key: str) -> None:
+    task = project.tasks.tasks[Lifetime.UNTIL_EXECUTED, OnConflict.SKIP]
+    result = task.delay(key, key)
+    project.run_of(result.id)
+    project.app.control.revoke(result.id, terminate=True, signal="SIGKILL")
+    eventually(lambda: not project.is_held(key))
+    assert result.state == states.REVOKED
+
+
+def test_a_task_that_the_worker_does_not_know_gives_its_lock_back(
+    project: Project, key: str
+) -> None:
+    @singleton_task(app=project.app, name=f"new.{key}", lock_lifetime="until_executed")
+    def new() -> None: ...
+
+    result: Any = new.delay()
+    assert project.workers[0].wait_for_line(f"unregistered task of type 'new.{key}'")
+    eventually(lambda: not project.votes(result.id))
+
+
+def test_a_message_that_the_worker_can_not_read_gives_its_lock_back(
+    project: Project, key: str, idle: str
+) -> None:
+    waiting(project, Lifetime.UNTIL_EXECUTED, key, queue=idle)
+    with changed(project, idle) as message:
+        message["headers"]["eta"] = "some day"
+    consume(project, idle)
+    eventually(lambda: not project.is_held(key))
+
+
+@contextmanager
+def changed(project: Project, queue: str) -> Iterator[dict[str, Any]]:
+    """Change the one message that waits in a queue."""
+    [message] = project.messages(queue)
+    with project.app.connection_for_write() as connection:
+        client: Any = connection.default_channel
+        client.client.delete(queue)
+        yield message
+        client.client.lpush(queue, json.dumps(message))
+
+
+# --- ended before the body ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["raises", "rejected", "killed"])
+def test_what_ends_before_its_body_begins_gives_its_lock_back(
+    project: Project, key: str, how: str
+) -> None:
+    result = project.tasks.doomed.delay(key, how=how)
+    eventually(lambda: result.state == states.FAILURE)
+    eventually(lambda: not project.is_held(key))
+    assert project.notes("begin", key=key) == []
+
+
+def test_what_is_retried_before_its_body_begins_keeps_its_lock(project: Project, key: str) -> None:
+    result = project.tasks.doomed.delay(key, how="retried")
+    eventually(lambda: result.state == states.RETRY)
+    last = project.tasks.plain.delay(key)
+    last.get(timeout=60)
+    assert project.is_held(key)
+    assert {hold.task_id for hold in project.holds(key)} == {result.id}
+
+
+def test_what_runs_out_of_time_while_it_waits_gives_its_place_back(
+    project: Project, key: str
+) -> None:
+    task = project.tasks.impatient
+    holder = task.apply_async((key, key), soft_time_limit=60)
+    project.run_of(holder.id)
+    waits = task.delay(key)
+    assert task.delay(key).id == waits.id
+    eventually(lambda: waits.state == states.FAILURE)
+    eventually(lambda: not project.votes(waits.id))
+    project.open(key)
+
+
+def test_what_is_killed_while_it_waits_gives_its_place_back(project: Project, key: str) -> None:
+    task = project.tasks.impatient
+    holder = task.apply_async((key, key), soft_time_limit=60)
+    begun = project.run_of(holder.id)
+    waits = task.apply_async((key,), soft_time_limit=60)
+    project.wait_for_note("taken", task_id=waits.id)
+    [child] = {note.pid for note in project.notes("taken", task_id=waits.id)}
+    assert child != begun.pid
+    assert task.delay(key).id == waits.id
+    kill_process(child)
+    eventually(lambda: waits.state == states.FAILURE)
+    eventually(lambda: not project.votes(waits.id))
+    project.open(key)
+
+
+# --- foreign headers ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("header", ["text", [], ["one"], [1, 2], {"a": "b"}, None])
+def test_a_header_that_is_no_reservation_does_no_harm(
+    project: Project, key: str, header: object
+) -> None:
+    task = project.tasks.tasks[Lifetime.UNTIL_EXECUTED, OnConflict.SKIP]
+    sent = project.app.send_task(task.name, (key,), headers={HEADER: header})
+    assert sent.get(timeout=60) == sent.id

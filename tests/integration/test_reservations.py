@@ -1,0 +1,164 @@
+"""Locks that outlive who took them: done marks, and reservations that a run takes up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from celery_redlock.redlock import LeaseLost, LockHeld, Redlock
+from celery_redlock.redlock.errors import AlreadyDone
+from celery_redlock.testing import Servers
+from tests.support.fake_clock import LeapingClock
+from tests.support.nodes import (
+    assert_freed,
+    expire_on,
+    floors_on,
+    ms_left_on,
+    take_on,
+)
+
+NewRedlock = Callable[..., Redlock]
+
+
+@pytest.fixture
+def redlock(five: Servers, new_redlock: NewRedlock) -> Redlock:
+    return new_redlock(five.urls)
+
+
+@pytest.fixture
+def rival(five: Servers, new_redlock: NewRedlock) -> Redlock:
+    return new_redlock(five.urls)
+
+
+def test_a_done_mark_ends_attempts_under_its_label_and_no_others(
+    redlock: Redlock, rival: Redlock
+) -> None:
+    redlock.release(redlock.acquire("k"), done="task-1")
+    with pytest.raises(AlreadyDone) as caught:
+        rival.acquire("k", unless_done="task-1", wait=math.inf)
+    assert caught.value.key == "k"
+    rival.release(rival.acquire("k", unless_done="task-2"))
+    rival.release(rival.acquire("other", unless_done="task-1"))
+    rival.release(rival.acquire("k"))
+
+
+def test_a_done_mark_says_how_long_it_lasts_and_can_be_made_to_last(
+    redlock: Redlock, rival: Redlock
+) -> None:
+    redlock.release(redlock.acquire("k"), done="task-1", done_ttl=60)
+    with pytest.raises(AlreadyDone) as caught:
+        rival.acquire("k", unless_done="task-1")
+    assert 0 < caught.value.remaining <= 60
+    rival.mark_done("k", "task-1")
+    with pytest.raises(AlreadyDone) as caught:
+        redlock.acquire("k", unless_done="task-1")
+    assert 60 < caught.value.remaining <= 3600
+    redlock.acquire("k").ensure()
+
+
+def test_a_done_mark_does_not_touch_the_lock(five: Servers, redlock: Redlock) -> None:
+    lease = redlock.acquire("k")
+    redlock.mark_done("k", "task-1")
+    lease.ensure()
+    assert max(floors_on(five, "k")) == lease.token
+
+
+def test_an_attempt_that_a_done_mark_ends_leaves_nothing_behind(
+    five: Servers, redlock: Redlock, rival: Redlock
+) -> None:
+    redlock.release(redlock.acquire("k"), done="task-1")
+    assert_freed(five, "k")
+    for server in five[:2]:
+        with server.client() as client:
+            client.flushall()
+    with pytest.raises(AlreadyDone):
+        rival.acquire("k", unless_done="task-1")
+    assert_freed(five, "k")
+
+
+def test_a_reservation_is_taken_up_by_one_run(redlock: Redlock, rival: Redlock) -> None:
+    reservation = redlock.acquire("k", label="message")
+    with pytest.raises(LockHeld):
+        rival.acquire("k")
+    run = rival.acquire("k", supersedes=reservation.owner)
+    assert run.took_over
+    assert run.token > reservation.token
+    with pytest.raises(LockHeld) as caught:
+        redlock.acquire("k", supersedes=reservation.owner)
+    assert caught.value.holder == run.owner, "the copy finds who was first"
+    with pytest.raises(LeaseLost):
+        reservation.ensure()
+    run.ensure()
+
+
+def test_a_reservation_that_was_taken_up_is_given_back_without_harm(
+    redlock: Redlock, rival: Redlock
+) -> None:
+    reservation = redlock.acquire("k")
+    run = rival.acquire("k", supersedes=reservation.owner)
+    redlock.release(reservation)
+    run.ensure()
+
+
+def test_a_reservation_that_expired_is_taken_up_as_an_ordinary_lock(
+    five: Servers, redlock: Redlock, rival: Redlock
+) -> None:
+    reservation = redlock.acquire("k")
+    expire_on(five, "k")
+    run = rival.acquire("k", supersedes=reservation.owner)
+    assert not run.took_over
+    run.ensure()
+
+
+def test_a_reservation_does_not_open_another_s_lock(redlock: Redlock, rival: Redlock) -> None:
+    lease = redlock.acquire("k")
+    with pytest.raises(LockHeld):
+        rival.acquire("k", supersedes="somebody:else@host")
+    lease.ensure()
+
+
+def test_a_reservation_may_stand_longer_than_any_lease(five: Servers, redlock: Redlock) -> None:
+    reservation = redlock.reserve("k", 7200, label="message")
+    assert 7100 < reservation.remaining() <= 7200
+    assert 7_100_000 < ms_left_on(five[0], "k") <= 7_200_000
+    with pytest.raises(LockHeld) as caught:
+        redlock.reserve("k", 7200)
+    assert caught.value.holder == reservation.owner
+    assert redlock.keeper.kept() == []
+
+
+def test_a_reservation_can_be_made_under_an_owner_that_was_announced(
+    redlock: Redlock, rival: Redlock
+) -> None:
+    first = redlock.acquire("k")
+    reservation = rival.reserve("k", 7200, supersedes=first.owner, owner="told:task@host")
+    assert reservation.owner == "told:task@host"
+    assert reservation.took_over
+    with pytest.raises(LeaseLost):
+        first.ensure()
+    assert redlock.acquire("k", supersedes="told:task@host").token > reservation.token
+
+
+def test_an_announced_owner_is_used_for_one_attempt_only(
+    five: Servers, new_redlock: NewRedlock
+) -> None:
+    take_on(five[:2], "k", "x")
+    take_on(five[2:4], "k", "y")
+    clock = LeapingClock()
+    with pytest.raises(LockHeld):
+        new_redlock(five.urls, clock=clock).reserve("k", 60, owner="told:task@host")
+    assert not clock.slept
+    assert_freed([five[4]], "k")
+
+
+def test_a_reservation_is_dropped_by_who_knows_its_owner_and_no_other_is(
+    redlock: Redlock, rival: Redlock
+) -> None:
+    reservation = redlock.reserve("k", 7200)
+    assert not rival.drop("k", "somebody:else@host")
+    reservation.ensure()
+    assert rival.drop("k", reservation.owner)
+    assert not rival.drop("k", reservation.owner)
+    rival.acquire("k")

@@ -1,0 +1,24 @@
+"""Wait for something to become true: how a test stays independent of the machine's speed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+PATIENCE = 60.0
+"""Seconds; far more than it takes anywhere, so that only what never happens is a failure."""
+
+
+def eventually(is_true: Callable[[], object], claim: str = "", within: float = PATIENCE) -> None:
+    """Return as soon as `is_true()` is truthy.
+
+    Args:
+        is_true: Asked again and again.
+        claim: What is waited for, for the error's message.
+        within: Seconds; when they have passed, the test fails.
+    """
+    deadline = time.monotonic() + within
+    while not is_true():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within:g} s: {claim or is_true}")
+        time.sleep(0.005)

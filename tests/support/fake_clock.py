@@ -1,0 +1,57 @@
+"""Clocks for tests that must not wait: time that only moves when it is told to, or leaps."""
+
+from __future__ import annotations
+
+from celery_redlock.redlock.clock import SystemClock
+
+
+class FakeClock:
+    """A clock that stands still, but for `sleep` and `move`.
+
+    Attributes:
+        time: What `now` returns, seconds.
+    """
+
+    def __init__(self, time: float = 1000.0) -> None:
+        self.time = time
+
+    def now(self) -> float:
+        """Return the time."""
+        return self.time
+
+    def wall_us(self) -> int:
+        """Return the same time as µs since the epoch."""
+        return round(self.time * 1e6)
+
+    def sleep(self, seconds: float) -> None:
+        """Let `seconds` pass at once."""
+        self.move(seconds)
+
+    def move(self, seconds: float) -> None:
+        """Let `seconds` pass."""
+        self.time += seconds
+
+
+class LeapingClock(SystemClock):
+    """The machine's clock, which can leap: for a client, time has passed; for the nodes, none.
+
+    Attributes:
+        slept: The pauses that were asked for, seconds. None was slept: the clock leapt.
+    """
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+        self._ahead = 0.0
+
+    def now(self) -> float:
+        """Return the machine's boot time and all leaps."""
+        return super().now() + self._ahead
+
+    def sleep(self, seconds: float) -> None:
+        """Leap instead."""
+        self.slept.append(seconds)
+        self.leap(seconds)
+
+    def leap(self, seconds: float) -> None:
+        """Be `seconds` later at once."""
+        self._ahead += seconds

@@ -1,0 +1,217 @@
+"""Processes that fight for one lock, and the judge of what they say they held.
+
+    python -m tests.support.fight FOLDER PROCESSES SECONDS CRASHES URL...
+
+Each process writes down when it held the lock, and with which token, on the boot-time clock that
+all of them share. `CRASHES` is the probability that a holder kills itself instead of going on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from celery_redlock.redlock import Lease, LeaseLost, LockHeld, QuorumUnavailable, Redlock
+from celery_redlock.redlock.clock import SystemClock
+
+KEY = "ring"
+TTLS = [0.02, 0.05, 0.2, 0.6]
+LONGEST_TTL = max(TTLS)
+A_DAY = 86_400.0
+ROOT = Path(__file__).parents[2]
+
+
+# ---- the judge
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What one process says of one lease: seconds on the clock of all.
+
+    Attributes:
+        who: The process.
+        token: Its fencing token.
+        asked_at: When the attempt that won began.
+        won_at: When it was known to have won.
+        until: When it ended: its deadline after all extensions, or its release if that was first.
+    """
+
+    who: int
+    token: int
+    asked_at: float
+    won_at: float
+    until: float
+
+
+def overlaps(holds: Sequence[Hold]) -> list[tuple[Hold, Hold]]:
+    """Return those that were held at the same time."""
+    found = []
+    latest: Hold | None = None
+    for hold in sorted(holds, key=lambda hold: hold.won_at):
+        if latest and hold.won_at < latest.until:
+            found.append((latest, hold))
+        if latest is None or hold.until > latest.until:
+            latest = hold
+    return found
+
+
+def disorders(holds: Sequence[Hold]) -> list[tuple[int, Hold]]:
+    """Return those whose token is not larger than one that was won before they were asked for."""
+    in_order = sorted(holds, key=lambda hold: hold.won_at)
+    won_at = [hold.won_at for hold in in_order]
+    largest = list(accumulate((hold.token for hold in in_order), max))
+    found = []
+    for hold in holds:
+        before = bisect_left(won_at, hold.asked_at)
+        if before and largest[before - 1] >= hold.token:
+            found.append((largest[before - 1], hold))
+    return found
+
+
+def twins(holds: Sequence[Hold]) -> list[int]:
+    """Return the tokens that were had more than once."""
+    tokens = [hold.token for hold in holds]
+    return [token for token in set(tokens) if tokens.count(token) > 1]
+
+
+def read_holds(folder: Path) -> list[Hold]:
+    """Return what all processes wrote down."""
+    holds: list[Hold] = []
+    for file in folder.glob("*.jsonl"):
+        story: dict[int, Hold] = {}
+        for line in file.read_text().splitlines():
+            said = json.loads(line)
+            if "won_at" in said:
+                story[said["token"]] = Hold(**said)
+                continue
+            hold = story[said["token"]]
+            until = max(hold.until, said.get("extended", 0.0))
+            until = min(until, said.get("over", until))
+            story[said["token"]] = Hold(hold.who, hold.token, hold.asked_at, hold.won_at, until)
+        holds += story.values()
+    return holds
+
+
+def fight(
+    folder: Path, urls: Sequence[str], *, processes: int, seconds: float, crashes: float
+) -> list[Hold]:
+    """Let processes fight, and return what each of them held."""
+    arguments = [str(folder), str(processes), str(seconds), str(crashes), *urls]
+    subprocess.run([sys.executable, "-m", "tests.support.fight", *arguments], cwd=ROOT, check=True)
+    return read_holds(folder)
+
+
+# ---- the fighters
+
+
+class StandingWallClock(SystemClock):
+    """A wall clock that stands still: all propose the same token, and time makes none larger."""
+
+    def __init__(self) -> None:
+        self.stands_at = time.time_ns() // 1000
+
+    def wall_us(self) -> int:
+        """Return the same µs always."""
+        return self.stands_at
+
+
+class Fighter:
+    """One process."""
+
+    def __init__(
+        self, folder: Path, urls: Sequence[str], crashes: float, clock: StandingWallClock
+    ) -> None:
+        self.redlock = Redlock(
+            urls, restart_guard=False, node_timeout=0.5, max_ttl=LONGEST_TTL,
+            max_clock_skew=A_DAY, clock=clock,
+        )  # fmt: skip
+        self.clock = clock
+        self.crashes = crashes
+        self.chance = random.Random(os.getpid())
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self.story = os.open(folder / f"{os.getpid()}.jsonl", flags)
+
+    def say(self, **said: float) -> None:
+        """Write it down, in one go: the next moment may be the last."""
+        os.write(self.story, json.dumps(said).encode() + b"\n")
+
+    def fight_until(self, end: float) -> None:
+        """Take the lock as often as possible."""
+        while self.clock.now() < end:
+            self.redlock._highest_seen = 0  # as one that has just been started
+            try:
+                self.hold(self.redlock.acquire(KEY, self.chance.choice(TTLS)))
+            except (LockHeld, QuorumUnavailable, LeaseLost):
+                time.sleep(self.chance.uniform(0, 0.1))
+
+    def hold(self, lease: Lease) -> None:
+        """Do with it what holders do."""
+        won_at = self.clock.now()
+        self.say(
+            who=os.getpid(), token=lease.token, asked_at=lease.acquired_at, won_at=won_at,
+            until=lease.deadline,
+        )  # fmt: skip
+        if self.chance.random() < self.crashes:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.chance.choice([self.hurry, self.hurry, self.renew, self.oversleep, self.forget])(lease)
+
+    def hurry(self, lease: Lease) -> None:
+        """Give it back at once."""
+        self.give_back(lease)
+
+    def renew(self, lease: Lease) -> None:
+        """Hold it for longer than its ttl."""
+        for _ in range(4):
+            time.sleep(lease.ttl_ms / 3000)
+            self.redlock.extend(lease)
+            self.say(token=lease.token, extended=lease.deadline)
+        self.give_back(lease)
+
+    def oversleep(self, lease: Lease) -> None:
+        """Wake up when it is over, and do all that must do no harm any more."""
+        time.sleep(lease.remaining() + 0.01)
+        if self.redlock.extend_all([lease]) == [None]:
+            raise AssertionError("revived")
+        self.redlock.release(lease)
+
+    def forget(self, lease: Lease) -> None:
+        """Let it expire."""
+
+    def give_back(self, lease: Lease) -> None:
+        """Release it, sometimes keeping the key for a while."""
+        self.say(token=lease.token, over=self.clock.now())
+        self.redlock.release(lease, keep=self.chance.choice([0, 0, 0, 0.05]))
+
+
+def main(folder: Path, processes: int, seconds: float, crashes: float, urls: list[str]) -> None:
+    """Keep so many processes fighting for so long."""
+    clock = StandingWallClock()
+    end = clock.now() + seconds
+    children: set[int] = set()
+    while clock.now() < end or children:
+        while len(children) < processes and clock.now() < end:
+            pid = os.fork()
+            if not pid:
+                Fighter(folder, urls, crashes, clock).fight_until(end)
+                os._exit(0)
+            children.add(pid)
+        pid, status = os.wait()
+        children.remove(pid)
+        if os.waitstatus_to_exitcode(status) not in {0, -signal.SIGKILL}:
+            raise SystemExit(f"fighter {pid} ended with {os.waitstatus_to_exitcode(status)}")
+
+
+if __name__ == "__main__":
+    logging.disable()  # sixty-four processes have much to say about a dead node
+    main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]), sys.argv[5:])

@@ -1,0 +1,124 @@
+"""What an app module of the tests stands on, in the worker and in the test's own process.
+
+Its tasks write down what they do (`note`) and wait at gates that the test opens (`wait_at`): so a
+test knows what happened, and decides when it goes on, without a glance at the clock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from celery import Celery, current_task
+
+from celery_redlock import current_lease
+
+FOLDER_VARIABLE = "REDLOCK_TEST_FOLDER"
+"""Names the folder that a test and its workers share."""
+
+GATE_PATIENCE = 100.0
+"""Seconds after which a task gives up at a gate: the test has failed by then."""
+
+_POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What one task wrote down at one moment.
+
+    Attributes:
+        event: What happened.
+        task_id: In which task; None outside of one.
+        token: The fencing token; None without a lease.
+        pid: In which process.
+        thread: In which thread.
+        at: When, in seconds of a clock that all processes of this machine share.
+        more: Whatever else the task said.
+    """
+
+    event: str
+    task_id: str | None
+    token: int | None
+    pid: int
+    thread: int
+    at: float
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+class Inside:
+    """One app module's access to the test that uses it: its app, its notes, its gates.
+
+    Args:
+        name: The module's `__name__`.
+        options: More arguments of `Celery`.
+    """
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self.folder = Path(os.environ[FOLDER_VARIABLE])
+        self.app = Celery(name, **options)
+        self.app.conf.update(json.loads((self.folder / "conf.json").read_text()))
+
+    def note(self, event: str, **more: Any) -> None:
+        """Write down that `event` happened, in the task that calls this."""
+        lease = current_lease()
+        task_id = current_task.request.id if current_task else None  # type: ignore[truthy-bool]
+        token = lease.token if lease else None
+        note = Note(
+            event, task_id, token, os.getpid(), threading.get_ident(), time.monotonic(), more
+        )
+        write_note(self.folder, note)
+
+    def wait_at(self, gate: str | None) -> None:
+        """Wait until the test opens `gate`; None is always open."""
+        if gate is None:
+            return
+        deadline = time.monotonic() + GATE_PATIENCE
+        while not gate_path(self.folder, gate).exists():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"nobody opened the gate {gate}")
+            time.sleep(_POLL_S)
+
+    def run(self, gate: str | None = None, **more: Any) -> int | None:
+        """Be the body of a task: note "begin", wait at `gate`, note "end", return the token."""
+        self.note("begin", **more)
+        self.wait_at(gate)
+        self.note("end", **more)
+        lease = current_lease()
+        return lease.token if lease else None
+
+
+def set_up(folder: Path, conf: Mapping[str, Any]) -> None:
+    """Make `folder` one that `Inside` can work in; `conf` is the app's configuration."""
+    (folder / "gates").mkdir()
+    (folder / "conf.json").write_text(json.dumps(conf))
+
+
+def write_note(folder: Path, note: Note) -> None:
+    """Add `note` to the others, whichever process they come from."""
+    line = json.dumps(asdict(note)).encode() + b"\n"
+    # One write to a file that is open for appending: lines of several processes never mix.
+    journal = os.open(folder / "notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(journal, line)
+    finally:
+        os.close(journal)
+
+
+def read_notes(folder: Path) -> Iterator[Note]:
+    """Yield what was noted so far, in order."""
+    journal = folder / "notes"
+    if journal.exists():
+        for line in journal.read_text().splitlines(keepends=True):
+            if line.endswith("\n"):
+                yield Note(**json.loads(line))
+
+
+def gate_path(folder: Path, gate: str) -> Path:
+    """Return the file that exists once `gate` is open."""
+    return folder / "gates" / gate

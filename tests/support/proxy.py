@@ -1,0 +1,215 @@
+"""A TCP proxy that misbehaves on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from celery_redlock.testing import free_port
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+T = TypeVar("T")
+
+_TICK = 0.002
+_PATIENCE = 60.0
+
+
+@dataclass
+class Direction:
+    """What becomes of the bytes that travel one way; may be changed at any time, by any thread.
+
+    Attributes:
+        delay: Seconds by which they are late. Their order stays.
+        drops: Whether they vanish.
+        holds: Whether they wait, until this is False again. Meanwhile nothing more is read, so
+            that the sender's buffers fill up.
+    """
+
+    delay: float = 0.0
+    drops: bool = False
+    holds: bool = False
+
+    async def end_of_hold(self) -> None:
+        """Wait while bytes have to wait."""
+        while self.holds:  # noqa: ASYNC110 - any thread may end it, by setting an attribute
+            await asyncio.sleep(_TICK)
+
+
+class Proxy:
+    """Forwards a port of 127.0.0.1 to another, with faults; started and stopped by `with`.
+
+    Args:
+        target: The port to forward to. Nobody needs to listen there yet.
+
+    Attributes:
+        port: The proxy's own port.
+        requests: From the client to the server.
+        replies: From the server to the client.
+    """
+
+    def __init__(self, target: int) -> None:
+        self.port = free_port()
+        self.requests = Direction()
+        self.replies = Direction()
+        self._target = target
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._listener: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._run(self._listen())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._run(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def url(self) -> str:
+        """The address of a Redis server behind the proxy."""
+        return f"redis://127.0.0.1:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open through the proxy."""
+        return len(self._connections)
+
+    def black_hole(self) -> None:
+        """Let everything sent in either direction vanish; connections stay open."""
+        self.requests.drops = self.replies.drops = True
+
+    def half_open(self) -> None:
+        """Forward nothing, in either direction; connections stay open, and `heal` delivers."""
+        self.requests.holds = self.replies.holds = True
+
+    def refuse(self) -> None:
+        """Refuse new connections; those that are open go on."""
+        self._run(self._stop_listening())
+
+    def reset(self) -> None:
+        """Break every open connection with a TCP reset; new ones are welcome."""
+        self._run(self._reset())
+
+    def heal(self) -> None:
+        """Undo all faults: be fast, forward, accept connections."""
+        for direction in (self.requests, self.replies):
+            direction.delay = 0.0
+            direction.drops = direction.holds = False
+        self._run(self._listen())
+
+    def _run(self, work: Coroutine[object, object, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE)
+
+    async def _listen(self) -> None:
+        if self._listener is None:
+            self._listener = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+
+    async def _stop_listening(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    async def _reset(self) -> None:
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.sleep(0)  # the sockets are closed in the loop's next turn
+
+    async def _end(self) -> None:
+        """Break every connection, also those that are just being accepted."""
+        await self._stop_listening()
+        await self._reset()
+        while len(asyncio.all_tasks()) > 1:
+            await self._reset()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        this = asyncio.current_task()
+        assert this is not None
+        self._connections.add(this)
+        writers = [writer]
+        try:
+            server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._target)
+            writers.append(server_writer)
+            await _both(
+                _forward(reader, server_writer, self.requests),
+                _forward(server_reader, writer, self.replies),
+            )
+        except (OSError, asyncio.CancelledError):
+            for one in writers:
+                _abort(one)
+        else:
+            for one in writers:
+                one.close()
+        finally:
+            self._connections.discard(this)
+
+
+async def _both(
+    first: Coroutine[object, object, None], second: Coroutine[object, object, None]
+) -> None:
+    """Run two coroutines; if one fails, so does the other."""
+    tasks = [asyncio.ensure_future(first), asyncio.ensure_future(second)]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _forward(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction
+) -> None:
+    """Forward bytes until the end of the stream, and that, too."""
+    under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+    await _both(_receive(reader, under_way, direction), _deliver(under_way, writer, direction))
+
+
+async def _receive(
+    reader: asyncio.StreamReader,
+    under_way: asyncio.Queue[tuple[float, bytes]],
+    direction: Direction,
+) -> None:
+    data = b"-"
+    while data:
+        await direction.end_of_hold()
+        data = await reader.read(65536)
+        under_way.put_nowait((asyncio.get_running_loop().time() + direction.delay, data))
+
+
+async def _deliver(
+    under_way: asyncio.Queue[tuple[float, bytes]],
+    writer: asyncio.StreamWriter,
+    direction: Direction,
+) -> None:
+    while True:
+        due, data = await under_way.get()
+        await asyncio.sleep(due - asyncio.get_running_loop().time())
+        await direction.end_of_hold()
+        if direction.drops:
+            continue
+        if not data:
+            writer.write_eof()
+            return
+        writer.write(data)
+        await writer.drain()
+
+
+def _abort(writer: asyncio.StreamWriter) -> None:
+    """Close with a reset: what was not sent yet is thrown away."""
+    connection = writer.get_extra_info("socket")
+    with contextlib.suppress(OSError):  # its other end may have closed it
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()

@@ -1,0 +1,235 @@
+"""A real `celery worker`: started, watched, frozen, killed.
+
+    with Worker("tests.integration.apps.locked", folder, pool="threads") as worker:
+        worker.wait_for_line("becomes=skip")
+
+Its log is a file, shown at the end of a failed test. It does not outlive the test's process, on
+Linux not even if that is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from .eventually import PATIENCE, eventually
+from .inside import FOLDER_VARIABLE
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+ROOT = Path(__file__).parents[2]
+_LOG_TAIL_LINES = 60
+_WARM_SHUTDOWN_S = 20.0
+
+# Asks the kernel to kill this process with its parent, unless the parent is gone already, and
+# becomes the worker. Not a preexec_fn: those are unsafe as soon as there are threads.
+_LAUNCHER = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+started: list[Worker] = []
+"""Every worker whose log a failed test should show."""
+
+
+class Worker:
+    """One worker, in a process group of its own; started by `start` or `with`.
+
+    Args:
+        module: The app's module, as for ``celery -A``.
+        folder: What the worker shares with the test (`inside.Inside`); its log goes there, too.
+        name: Of its log, and what its node name begins with.
+        pool: prefork, threads, solo, gevent or eventlet.
+        concurrency: How many tasks it runs at a time.
+        args: More arguments of ``celery worker``.
+        env: More environment variables.
+
+    Attributes:
+        log: Path of its log.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        folder: Path,
+        *,
+        name: str = "worker",
+        pool: str = "prefork",
+        concurrency: int = 4,
+        args: tuple[str, ...] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.pool = pool
+        self.log = folder / f"{name}.log"
+        self._command = [sys.executable, "-m", "celery", "-A", module, "worker"]
+        self._command += ["--pool", pool, "--concurrency", str(concurrency)]
+        # In RabbitMQ a node's name is that of a queue, which nobody else may have at the same time.
+        self._node = f"{name}-{secrets.token_hex(4)}"
+        self._command += ["--hostname", f"{self._node}@%h", "--loglevel", "INFO"]
+        self._command += ["--without-mingle", "--without-gossip", "--without-heartbeat", *args]
+        self._env = os.environ | {FOLDER_VARIABLE: str(folder)} | dict(env or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __repr__(self) -> str:
+        state = f"pid {self.pid}" if self.is_running else "not running"
+        return f"<Worker {self.name}, {self.pool} ({state})>"
+
+    def __enter__(self) -> Self:
+        self.start()
+        self.wait_until_ready()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # ---- life
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """Its main process, dead or alive.
+
+        Raises:
+            RuntimeError: It was never started.
+        """
+        if self._process is None:
+            raise RuntimeError(f"the worker {self.name} was not started")
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        """Process id of its main process, also after the end of it."""
+        return self.process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its main process lives, be it paused."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start it; it is ready some time later."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-IS", "-c", _LAUNCHER, str(os.getpid()), *self._command],
+                cwd=ROOT,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for the tests, which then stop the worker
+            )
+        started.append(self)
+
+    def wait_until_ready(self) -> None:
+        """Return when it takes tasks.
+
+        Raises:
+            AssertionError: It has exited instead; with the end of its log.
+        """
+        self.wait_for_line(rf"{self._node}@\S+ ready\.")
+
+    def ask_to_end(self, number: int = signal.SIGTERM) -> None:
+        """Send its main process SIGTERM (warm shutdown) or another signal; don't wait."""
+        self.process.send_signal(number)
+
+    def wait_until_ended(self, within: float = PATIENCE) -> int:
+        """Return its exit code once its main process has ended."""
+        try:
+            return self.process.wait(within)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self} did not end:\n{self.log_tail()}") from None
+
+    def stop(self) -> None:
+        """End it by a warm shutdown, failing that by SIGKILL; nothing of it is left."""
+        if self.is_running:
+            self.resume()  # a stopped process sees no SIGTERM
+            self.ask_to_end()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(_WARM_SHUTDOWN_S)
+        self.kill_all()
+
+    def kill(self) -> None:
+        """Kill its main process alone, as the OOM killer would; return when it is dead."""
+        self.process.kill()
+        self.process.wait()
+
+    def kill_all(self) -> None:
+        """Kill its main process and its pool at once, as a machine that is lost."""
+        if self._process is not None:
+            with suppress(ProcessLookupError):  # nobody is left
+                os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def pause(self) -> None:
+        """Stop all its processes from running, as a frozen virtual machine would."""
+        os.killpg(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused worker go on where it was."""
+        os.killpg(self.pid, signal.SIGCONT)
+
+    def children(self) -> list[int]:
+        """Return the process ids of its prefork pool."""
+        try:
+            return [child.pid for child in psutil.Process(self.pid).children()]
+        except psutil.NoSuchProcess:
+            return []
+
+    # ---- log
+
+    def log_text(self) -> str:
+        """Return what it has logged so far."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def log_tail(self) -> str:
+        """Return its last lines."""
+        return "\n".join(self.log_text().splitlines()[-_LOG_TAIL_LINES:])
+
+    def lines(self, pattern: str) -> list[str]:
+        """Return the lines in which the regular expression `pattern` is found."""
+        return [line for line in self.log_text().splitlines() if re.search(pattern, line)]
+
+    def wait_for_line(self, pattern: str, *, count: int = 1) -> str:
+        """Return the last of `count` lines in which `pattern` is found, as soon as they are there.
+
+        Raises:
+            AssertionError: They never came, or the worker has ended; with the end of its log.
+        """
+
+        def is_decided() -> bool:
+            has_ended = not self.is_running  # before it is looked for: its last words count
+            return len(self.lines(pattern)) >= count or has_ended
+
+        with suppress(AssertionError):  # of the one below, which shows the log
+            eventually(is_decided)
+        found = self.lines(pattern)
+        assert len(found) >= count, f"{self} without {pattern!r}:\n{self.log_tail()}"
+        return found[count - 1]
+
+
+def is_alive(pid: int) -> bool:
+    """Tell whether a process runs or could run; a zombie does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def kill_process(pid: int) -> None:
+    """Kill a pool's child; return when it is dead."""
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not is_alive(pid), f"process {pid} is dead")

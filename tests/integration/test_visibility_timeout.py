@@ -180,10 +180,10 @@ def test_what_a_killed_worker_ran_is_run_again_by_another_exactly_once(late: Pro
 
 def test_what_ran_when_all_workers_were_killed_is_run_again_exactly_once(late: Project) -> None:
     copied = late.tasks.plain.delay("all copied", "all killed")
-    late.run_of(copied.id)
+    wait_until_parked_copy_is_delivered(late, copied)
+    # Only now, or its copy might be on its way to a worker, too.
     fresh = late.tasks.plain.delay("all fresh", "all killed")
     late.run_of(fresh.id)
-    wait_until_parked_copy_is_delivered(late, copied)
     for worker in late.workers:
         if worker.is_running:
             worker.kill_all()

@@ -16,7 +16,11 @@ DATABASES = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": str(Path(os.environ[FOLDER_VARIABLE]) / "schedule.sqlite3"),
-        # Several replicas write to it.
-        "OPTIONS": {"timeout": 60, "transaction_mode": "IMMEDIATE"},
+        # Several replicas write to it, and who writes must not wait until nobody reads.
+        "OPTIONS": {
+            "timeout": 30,
+            "transaction_mode": "IMMEDIATE",
+            "init_command": "PRAGMA journal_mode=WAL",
+        },
     }
 }

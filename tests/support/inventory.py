@@ -39,5 +39,5 @@ def inventory_of(pid: int, broker_port: int) -> Inventory:
 
 def _descriptors(process: psutil.Process, broker_port: int) -> int:
     connections = process.net_connections("tcp")
-    to_broker = [one for one in connections if one.raddr and one.raddr.port == broker_port]
+    to_broker = [one for one in connections if getattr(one.raddr, "port", None) == broker_port]
     return process.num_fds() - len(to_broker)

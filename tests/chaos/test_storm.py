@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 import time
-from collections import defaultdict
-from contextlib import suppress
-from itertools import pairwise
-from typing import Any
 
 import psutil
 import pytest
@@ -17,8 +12,9 @@ import pytest
 from tests.integration.conftest import NewProject
 from tests.support.eventually import eventually
 from tests.support.figures import Figures
-from tests.support.project import Project
-from tests.support.workers import Worker, kill_process
+from tests.support.killer import Killer
+from tests.support.runs import disorders, runs_in
+from tests.support.workers import Worker
 
 pytestmark = pytest.mark.chaos
 SECONDS = float(os.environ.get("REDLOCK_CHAOS_SECONDS", "600"))
@@ -30,45 +26,10 @@ PATIENCE_S = 600.0
 PROCESSES = 4
 
 
-class Killer(threading.Thread):
-    """Kills, every so often, a pool process that runs a body; remembers when it was killed."""
-
-    def __init__(self, project: Project, worker: Worker) -> None:
-        super().__init__(daemon=True)
-        self.project, self.worker = project, worker
-        self.deaths: dict[int, float] = {}
-        self.is_over = threading.Event()
-
-    def run(self) -> None:
-        chance = random.Random(0)
-        while not self.is_over.wait(KILL_EVERY_S):
-            with suppress(psutil.Error, ProcessLookupError, IndexError):
-                victim = chance.choice(self.worker.children())
-                # Not when it is gone: that is seen long after its lock is free, and until then it
-                # may be chosen again.
-                self.deaths.setdefault(victim, time.monotonic())
-                kill_process(victim)
-
-
 def resources(worker: Worker) -> tuple[int, int, int]:
     """Return how many descriptors, threads and processes a worker's main process has."""
     process = psutil.Process(worker.pid)
     return process.num_fds(), process.num_threads(), len(process.children())
-
-
-def runs_by_key(project: Project, deaths: dict[int, float]) -> dict[str, list[tuple[Any, ...]]]:
-    """Return (begin, end, token, id) of each run, by task and key, in the order they began.
-
-    A run without an end ended with its process.
-    """
-    ended: dict[tuple[str | None, int | None], float] = {}
-    for note in project.notes("end"):
-        ended[note.task_id, note.token] = note.at
-    runs: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
-    for note in project.notes("begin"):
-        end = ended.get((note.task_id, note.token), deaths.get(note.pid, float("inf")))
-        runs[note.more["key"]].append((note.at, end, note.token, note.task_id))
-    return runs
 
 
 def test_no_task_is_lost_and_no_two_runs_overlap(new_project: NewProject, figures: Figures) -> None:
@@ -79,7 +40,7 @@ def test_no_task_is_lost_and_no_two_runs_overlap(new_project: NewProject, figure
     warm = [tasks.skipping.delay(f"warm-{n}", "success", 0.01) for n in range(8)]
     eventually(lambda: all(result.ready() for result in warm))
     before = resources(worker)
-    killer = Killer(project, worker)
+    killer = Killer(worker, every=KILL_EVERY_S)
     sent: dict[str, str] = {}
     began = time.monotonic()
     killer.start()
@@ -99,16 +60,12 @@ def test_no_task_is_lost_and_no_two_runs_overlap(new_project: NewProject, figure
     while not is_settled() and time.monotonic() < deadline:
         time.sleep(0.5)
     # What is left is left for a quiet hour: under these kills a task of 0.1 s may never end.
-    killer.is_over.set()
-    killer.join()
+    killer.stop()
     eventually(is_settled, "every message is acknowledged", within=PATIENCE_S)
     eventually(lambda: not project.holds("storm"), "no key is left")
     took = time.monotonic() - began
 
-    for key, runs in runs_by_key(project, killer.deaths).items():
-        for earlier, later in pairwise(runs):
-            assert earlier[1] <= later[0], f"two runs of {key}: {earlier} and {later}"
-            assert earlier[2] < later[2], f"tokens of {key}: {earlier} and {later}"
+    assert disorders(runs_in(project.notes(), killer.deaths)) == []
 
     ran = {note.task_id for note in project.notes("end")}
     lost = {

@@ -127,6 +127,15 @@ class Project(Queues):
         worker.wait_until_ready()
         return worker
 
+    def start_workers(self, count: int, **options: Any) -> list[Worker]:
+        """Start more workers at the same time, and return when all take tasks."""
+        workers = [self.new_worker(**options) for _ in range(count)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.wait_until_ready()
+        return workers
+
     def new_worker(self, **options: Any) -> Worker:
         """Return one more worker, not started yet; it is ended with the project."""
         options = {"name": f"worker-{len(self.workers) + 1}"} | options

@@ -1,0 +1,50 @@
+"""Five thousand changes of twenty rows: few runs keep their copies up to date."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from celery_redlock.options import Lifetime
+from tests.integration.conftest import NewProject
+from tests.support.coalesce_storm import coalesce_storm
+from tests.support.figures import Figures
+from tests.support.project import Project
+
+pytestmark = pytest.mark.chaos
+SECONDS = float(os.environ.get("REDLOCK_CHAOS_SECONDS", "600"))
+UPDATES, ROWS = (5000, 20) if SECONDS >= 200 else (500, 4)
+LIFETIMES = [Lifetime.WHILE_EXECUTING, Lifetime.UNTIL_AND_WHILE_EXECUTING]
+PATIENCE_S = 600.0
+KILL_EVERY_S = 0.5
+
+
+@pytest.fixture(scope="module")
+def project(new_project: NewProject) -> Project:
+    project = new_project("coalesce_storm")
+    project.start_workers(2, concurrency=ROWS // 2 + 4)
+    return project
+
+
+@pytest.mark.parametrize("lifetime", LIFETIMES)
+def test_each_copy_is_up_to_date_after_few_runs(
+    project: Project, figures: Figures, lifetime: Lifetime
+) -> None:
+    began = time.monotonic()
+    task = project.tasks.early[lifetime]
+    said = coalesce_storm(project, task, rows=ROWS, updates=UPDATES, within=PATIENCE_S)
+    figures.add(f"{lifetime.value}: {said}", time.monotonic() - began)
+
+
+@pytest.mark.parametrize("lifetime", LIFETIMES)
+def test_it_is_so_though_pool_processes_are_killed(
+    project: Project, figures: Figures, lifetime: Lifetime
+) -> None:
+    began = time.monotonic()
+    task = project.tasks.late[lifetime]
+    said = coalesce_storm(
+        project, task, rows=ROWS, updates=UPDATES, within=PATIENCE_S, kill_every=KILL_EVERY_S
+    )
+    figures.add(f"{lifetime.value}, killed: {said}", time.monotonic() - began)

@@ -1,0 +1,140 @@
+"""Tasks that bring a row's copy up to date, and whoever changes the row."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from celery_redlock import singleton_task
+from celery_redlock.options import Lifetime, OnConflict
+from tests.support.inside import Inside, gate_path
+
+inside = Inside(__name__)
+app = inside.app
+LIFETIMES = (Lifetime.WHILE_EXECUTING, Lifetime.UNTIL_AND_WHILE_EXECUTING)
+TAKES_S = 0.3
+"""How long a run takes at least."""
+TAKES_UPDATES = 50
+"""How many updates of its row come during a run, while there are any."""
+_PATIENCE_S = 100.0
+_LONGEST_QUEUE = 50
+_LONGEST_PAUSE_S = 0.01
+
+
+# --- rows and their copies ------------------------------------------------------------------------
+
+
+@contextmanager
+def database() -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(inside.folder / "rows", timeout=60, isolation_level=None)
+    try:
+        connection.execute("PRAGMA synchronous = OFF")
+        yield connection
+    finally:
+        connection.close()
+
+
+def new_rows(storm: str, count: int) -> None:
+    """Make rows for one storm, which begin at version 0, and their copies."""
+    new = [(f"{storm}-{number}",) for number in range(count)]
+    with database() as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("CREATE TABLE IF NOT EXISTS source (name PRIMARY KEY, version)")
+        db.execute("CREATE TABLE IF NOT EXISTS copy (name PRIMARY KEY, version, token)")
+        db.executemany("INSERT INTO source VALUES (?, 0)", new)
+        db.executemany("INSERT INTO copy VALUES (?, 0, 0)", new)
+
+
+def sources(storm: str) -> dict[str, int]:
+    """Return the version of each of the storm's rows."""
+    with database() as db:
+        rows = db.execute("SELECT name, version FROM source WHERE name GLOB ?", [f"{storm}-*"])
+        return dict(rows.fetchall())
+
+
+def copies(storm: str) -> dict[str, int]:
+    """Return of which version the copy of each is."""
+    with database() as db:
+        rows = db.execute("SELECT name, version FROM copy WHERE name GLOB ?", [f"{storm}-*"])
+        return dict(rows.fetchall())
+
+
+def version(db: sqlite3.Connection, name: str) -> int:
+    [[found]] = db.execute("SELECT version FROM source WHERE name = ?", [name])
+    return int(found)
+
+
+# --- tasks ----------------------------------------------------------------------------------------
+
+
+def over(storm: str) -> str:
+    """Return the gate to open when nobody changes the storm's rows any more."""
+    return f"over-{storm}"
+
+
+def take_time(db: sqlite3.Connection, name: str, saw: int) -> None:
+    """Take a while, of the machine's time and of the storm's.
+
+    How many runs there are depends on how many updates come during one. On a slow machine few
+    would come in a fixed time.
+    """
+    is_over = gate_path(inside.folder, over(name.rpartition("-")[0])).exists
+    began = time.monotonic()
+    time.sleep(TAKES_S)
+    while version(db, name) < saw + TAKES_UPDATES and not is_over():
+        if time.monotonic() > began + _PATIENCE_S:
+            raise TimeoutError(f"{name} is updated no more")
+        time.sleep(0.05)
+
+
+def make(lifetime: Lifetime, *, late: bool) -> Any:
+    @singleton_task(
+        app=app,
+        name=f"{__name__}.{lifetime.value}.{'late' if late else 'early'}",
+        lock_key="{name}",
+        lock_lifetime=lifetime.value,
+        lock_on_conflict=OnConflict.COALESCE.value,
+        acks_late=late,
+        reject_on_worker_lost=late,
+        ignore_result=True,
+    )
+    def refresh(name: str, *, fencing_token: int | None) -> None:
+        inside.note("begin", key=name)
+        with database() as db:
+            saw = version(db, name)
+            take_time(db, name, saw)
+            written = db.execute(
+                "UPDATE copy SET version = ?1, token = ?2 WHERE name = ?3 AND token < ?2",
+                [saw, fencing_token, name],
+            )
+        if not written.rowcount:
+            raise AssertionError(f"the token {fencing_token} came too late for {name}")
+        inside.note("end", key=name, saw=saw)
+
+    return refresh
+
+
+early: dict[Lifetime, Any] = {lifetime: make(lifetime, late=False) for lifetime in LIFETIMES}
+late: dict[Lifetime, Any] = {lifetime: make(lifetime, late=True) for lifetime in LIFETIMES}
+
+
+# --- whoever changes the rows ---------------------------------------------------------------------
+
+
+def update(number: int, task: str, storm: str, rows: str, updates: str) -> None:
+    """Change a row, publish its task, and so on; no faster than the workers take the messages."""
+    chance = random.Random(number)
+    refresh = app.tasks[task]
+    with database() as db, app.connection_for_write() as connection:
+        channel: Any = connection.default_channel
+        for _ in range(int(updates)):
+            name = f"{storm}-{chance.randrange(int(rows))}"
+            db.execute("UPDATE source SET version = version + 1 WHERE name = ?", [name])
+            refresh.delay(name)
+            time.sleep(chance.uniform(0, _LONGEST_PAUSE_S))
+            while channel.client.llen(app.conf.task_default_queue) > _LONGEST_QUEUE:
+                time.sleep(0.01)

@@ -1,0 +1,86 @@
+"""Processes that change a few rows while workers copy them, and the judge of it.
+
+The app is `tests/integration/apps/coalesce_storm.py`; the policy is `coalesce`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from .crowd import crowd
+from .eventually import eventually
+from .killer import Killer
+from .project import Project
+from .runs import disorders, runs_in
+
+PROCESSES = 4
+
+
+def coalesce_storm(
+    project: Project,
+    task: Any,
+    *,
+    rows: int,
+    updates: int,
+    within: float,
+    kill_every: float | None = None,
+) -> str:
+    """Change rows and publish `task` for each change, and check what came of it.
+
+    That is to be few runs: of 5000 updates of 20 rows less than 5 %, if nobody is killed.
+
+    Args:
+        project: Its workers run, with more processes than there are rows.
+        task: One of its tasks; with `kill_every` one of the late.
+        rows: How many there are.
+        updates: How many changes there are, of all rows together.
+        within: How long to publish may take, and then how long what is left to run, seconds.
+        kill_every: Kill a pool process each time so many seconds have passed. None: none.
+
+    Returns:
+        What there was of what, for people.
+    """
+    storm, tasks = uuid.uuid4().hex, project.tasks
+    tasks.new_rows(storm, rows)
+    killer = Killer(*project.workers, every=kill_every)
+    with killer:
+        crowd(
+            project, "update", task.name, storm, rows, updates // PROCESSES,
+            processes=PROCESSES, within=within,
+        )  # fmt: skip
+        # What is still unacknowledged runs, or waits for its turn.
+        eventually(
+            lambda: not project.queue_length() and project.unacked() <= 2 * rows,
+            f"all are taken; {project.queue_length()} are not, {project.unacked()} are delivered",
+            within=within,
+        )
+        project.open(tasks.over(storm))
+    eventually(
+        lambda: project.queue_length() == project.unacked() == 0,
+        f"no message is left; {project.queue_length()} wait, {project.unacked()} are delivered",
+        within=within,
+    )
+    eventually(lambda: not project.holds(storm), "nothing is locked or reserved on any node")
+
+    source, copy = tasks.sources(storm), tasks.copies(storm)
+    assert len(source) == rows, source
+    assert sum(source.values()) == updates, "each update counts"
+    stale = {name: (source[name], copy[name]) for name in source if source[name] != copy[name]}
+    assert stale == {}, f"rows and their copies, which differ: {stale}"
+
+    notes = [note for note in project.notes() if note.more.get("key") in source]
+    runs = runs_in(notes, killer.deaths)
+    assert disorders(runs) == []
+    lost = [run for run in runs if run.ended == float("inf")]
+    assert lost == [], f"neither ended nor killed: {lost}"
+    cut_short, kills = sum(not run.is_whole for run in runs), len(killer.deaths)
+    # Besides those which saw that many updates come, each row has one that begins the storm, one
+    # that is under way at its end, one that waits then, and one that may come between these two.
+    # And whatever was killed runs again.
+    limit = updates / tasks.TAKES_UPDATES + 4 * rows + kills
+    assert len(runs) <= limit, f"{len(runs)} runs for {updates} updates, {kills} kills"
+    return (
+        f"{updates} updates, {kills} kills, {cut_short} runs cut short, "
+        f"{len(runs)} runs = {100 * len(runs) / updates:.1f} %"
+    )

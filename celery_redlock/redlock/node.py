@@ -6,6 +6,9 @@ writes to the socket and reads replies through hiredis, so that one poll covers 
 
 from __future__ import annotations
 
+# Connecting imports it. A child that is forked while another thread does so would wait for that
+# thread, which it has not got, whenever it connects.
+import encodings.idna  # noqa: F401
 import random
 import socket
 import ssl

@@ -124,6 +124,16 @@ def hammered(urls: list[str]) -> None:
         thread.join()
 
 
+def importing(urls: list[str]) -> None:
+    """Nothing is imported on the way to a lock: a child forked meanwhile could never finish it."""
+    before = set(sys.modules)
+    redlock = new_redlock(urls)
+    use(redlock, "k", 2)
+    with redlock.lock("k"), pytest.raises(LockHeld):
+        redlock.acquire("k")
+    assert set(sys.modules) == before
+
+
 def generations(urls: list[str]) -> None:
     """A child's child locks on its own, too."""
     redlock = new_redlock(urls)
@@ -168,7 +178,8 @@ def pooled(urls: list[str]) -> None:
 
 
 SCENARIOS = {
-    scenario.__name__: scenario for scenario in (held, hammered, generations, left, pooled)
+    scenario.__name__: scenario
+    for scenario in (held, hammered, importing, generations, left, pooled)
 }
 
 if __name__ == "__main__":

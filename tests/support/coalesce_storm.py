@@ -6,10 +6,13 @@ The app is `tests/integration/apps/coalesce_storm.py`; the policy is `coalesce`.
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 from .crowd import crowd
 from .eventually import eventually
+from .inside import Note
 from .killer import Killer
 from .project import Project
 from .runs import disorders, runs_in
@@ -71,9 +74,12 @@ def coalesce_storm(
 
     notes = [note for note in project.notes() if note.more.get("key") in source]
     runs = runs_in(notes, killer.deaths)
-    assert disorders(runs) == []
+    wrong = disorders(runs)
+    assert not wrong, f"{len(wrong)} pairs overlap, or their tokens do not grow: {wrong[:3]}"
     lost = [run for run in runs if run.ended == float("inf")]
     assert lost == [], f"neither ended nor killed: {lost}"
+    unseen = unseen_updates(notes)
+    assert not unseen, f"{len(unseen)} updates were not seen by the runs they relied on: {unseen[:3]}"
     cut_short, kills = sum(not run.is_whole for run in runs), len(killer.deaths)
     # Besides those which saw that many updates come, each row has one that begins the storm, one
     # that is under way at its end, one that waits then, and one that may come between these two.
@@ -84,3 +90,33 @@ def coalesce_storm(
         f"{updates} updates, {kills} kills, {cut_short} runs cut short, "
         f"{len(runs)} runs = {100 * len(runs) / updates:.1f} %"
     )
+
+
+def unseen_updates(notes: Iterable[Note]) -> list[Note]:
+    """Return the updates that no run has seen of those which their publisher was told to rely on.
+
+    That is a run of the task whose result was returned. If a worker turned that task away, it is
+    one of the task that was waiting then.
+    """
+    saw: dict[str | None, int] = defaultdict(int)
+    relied_on: dict[str | None, str | None] = {}
+    updates = []
+    for note in notes:
+        if note.event == "end":
+            saw[note.task_id] = max(saw[note.task_id], note.more["saw"])
+        elif note.event == "skipped":
+            relied_on[note.task_id] = note.more["holder"]
+        elif note.event == "updated":
+            updates.append(note)
+
+    def is_seen(update: Note) -> bool:
+        task_id = update.more["returned"]
+        asked = set()
+        while task_id is not None and task_id not in asked:
+            if saw[task_id] >= update.more["version"]:
+                return True
+            asked.add(task_id)
+            task_id = relied_on.get(task_id)
+        return False
+
+    return [update for update in updates if not is_seen(update)]

@@ -39,7 +39,8 @@ def publish_storm(
     published = project.notes("published")
     assert len(published) == publishes, f"{len(published)} of {publishes} were published"
     runs = runs_in(project.notes())
-    assert disorders(runs) == []
+    wrong = disorders(runs)
+    assert not wrong, f"{len(wrong)} pairs overlap, or their tokens do not grow: {wrong[:3]}"
     assert all(run.is_whole for run in runs), [run for run in runs if not run.is_whole]
     asked_for = {note.more["returned"] for note in published if note.more["is_new"]}
     ran = {str(run.task_id): run for run in runs}

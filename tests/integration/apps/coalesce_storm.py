@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from celery_redlock import singleton_task
+from celery_redlock import LockHeld, lock_conflict, singleton_task
 from celery_redlock.options import Lifetime, OnConflict
+from celery_redlock.redlock.lease import task_of
 from tests.support.inside import Inside, gate_path
 
 inside = Inside(__name__)
@@ -122,6 +123,13 @@ early: dict[Lifetime, Any] = {lifetime: make(lifetime, late=False) for lifetime 
 late: dict[Lifetime, Any] = {lifetime: make(lifetime, late=True) for lifetime in LIFETIMES}
 
 
+@lock_conflict.connect
+def on_conflict(error: LockHeld, becomes: str, **_: Any) -> None:
+    if becomes == OnConflict.SKIP.value:
+        name = error.key.removesuffix("%next").rpartition(":")[2]
+        inside.note("skipped", key=name, holder=task_of(error.holder))
+
+
 # --- whoever changes the rows ---------------------------------------------------------------------
 
 
@@ -134,7 +142,9 @@ def update(number: int, task: str, storm: str, rows: str, updates: str) -> None:
         for _ in range(int(updates)):
             name = f"{storm}-{chance.randrange(int(rows))}"
             db.execute("UPDATE source SET version = version + 1 WHERE name = ?", [name])
-            refresh.delay(name)
+            changed = version(db, name)
+            result = refresh.delay(name)
+            inside.note("updated", key=name, version=changed, returned=result.id)
             time.sleep(chance.uniform(0, _LONGEST_PAUSE_S))
             while channel.client.llen(app.conf.task_default_queue) > _LONGEST_QUEUE:
                 time.sleep(0.01)

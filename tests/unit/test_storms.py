@@ -1,9 +1,10 @@
-"""The judge of a storm sees what is wrong."""
+"""The judges of storms see what is wrong."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from tests.support.coalesce_storm import unseen_updates
 from tests.support.inside import Note
 from tests.support.runs import Run, disorders, runs_in
 
@@ -46,3 +47,36 @@ def test_a_run_without_an_end_ended_with_its_process() -> None:
     [first, second] = runs_in([note("begin", 1, 1.0), note("begin", 2, 2.0)], {1: 1.5})
     assert (first.ended, first.is_whole) == (1.5, False)
     assert (second.ended, second.is_whole) == (float("inf"), False)
+
+
+# --- who relies on whom ---------------------------------------------------------------------------
+
+
+def updated(version: int, returned: str) -> Note:
+    return note("updated", 0, 0, version=version, returned=returned)
+
+
+RAN = note("end", 1, 2.0, saw=5)
+
+
+def test_an_update_that_its_task_saw_is_seen() -> None:
+    assert unseen_updates([updated(5, "task-1"), RAN]) == []
+
+
+def test_an_update_that_came_too_late_for_its_task_is_not() -> None:
+    assert unseen_updates([updated(6, "task-1"), RAN]) == [updated(6, "task-1")]
+
+
+def test_an_update_whose_task_did_not_run_is_not() -> None:
+    assert unseen_updates([updated(1, "task-2"), RAN]) == [updated(1, "task-2")]
+
+
+def test_a_task_that_was_turned_away_relies_on_the_one_that_waited() -> None:
+    turned_away = note("skipped", 2, 1.0, holder="task-1")
+    assert unseen_updates([updated(5, "task-2"), turned_away, RAN]) == []
+    assert unseen_updates([updated(6, "task-2"), turned_away, RAN]) == [updated(6, "task-2")]
+
+
+def test_two_that_rely_on_each_other_are_not_seen() -> None:
+    circle = [note("skipped", 2, 1.0, holder="task-3"), note("skipped", 3, 1.0, holder="task-2")]
+    assert unseen_updates([updated(1, "task-2"), *circle]) == [updated(1, "task-2")]

@@ -79,7 +79,9 @@ def coalesce_storm(
     lost = [run for run in runs if run.ended == float("inf")]
     assert lost == [], f"neither ended nor killed: {lost}"
     unseen = unseen_updates(notes)
-    assert not unseen, f"{len(unseen)} updates were not seen by the runs they relied on: {unseen[:3]}"
+    assert not unseen, (
+        f"{len(unseen)} updates were not seen by the runs they relied on: {unseen[:3]}"
+    )
     cut_short, kills = sum(not run.is_whole for run in runs), len(killer.deaths)
     # Besides those which saw that many updates come, each row has one that begins the storm, one
     # that is under way at its end, one that waits then, and one that may come between these two.

@@ -5,8 +5,8 @@ child that is killed can give nothing back. So each child only tells the main pr
 pipe made before the fork, which lease it took and which it gave back. There the leases are renewed,
 and each child's pidfd is watched: what a child held when it died is released, once it is dead.
 
-Back to the child goes a page of shared memory, the board: for each lease its present deadline and
-whether it is lost; then a signal, which interrupts the body.
+Back to the child goes a page of shared memory, the board, on which it reads how each lease stands;
+and if one is lost a signal, which interrupts the body.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import mmap
 import os
 import select
 import signal
-import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -26,6 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import interrupt
+from .board import Board
+from .child_end import ChildEnd
 from .redlock import Lease, Redlock
 from .redlock.bell import Bell
 from .redlock.errors import RedlockError
@@ -33,154 +33,12 @@ from .redlock.lease import task_of
 from .redlock.lock import DONE_S
 
 logger = logging.getLogger(__name__)
-_RECORD = struct.Struct("=16sdB7x16sB7x")
-_CHILDS_PART = 32
-"""Where in a record begins what the child writes."""
-_NESTED = 8
-_SLOTS = 4096 * _NESTED
-_PIPE_BUF = 4096
 _RETRY_S = 0.05
 PROVISIONAL_S = 10.0
 """So long a done mark lasts of which it is not known yet whether it will be needed. Celery takes up
 to 5 s to find that a pool process is dead (seen)."""
 _VERDICT_WITHIN_S = 60.0
 is_supported = hasattr(os, "pidfd_open") and interrupt.SIGNAL is not None
-
-
-def _nonce(lease: Lease) -> bytes:
-    """Return what tells a lease from every other: the random part of its owner."""
-    return bytes.fromhex(lease.owner[:32])
-
-
-class Board:
-    """Shared memory: a record for each lease that a child may hold at a time.
-
-    The main process writes whose record it is, the deadline and whether the lease is lost; the
-    child writes, behind that, which lease it gives back, and whether it has.
-    """
-
-    def __init__(self) -> None:
-        self._map = mmap.mmap(-1, _SLOTS * _RECORD.size)
-
-    def post(self, slot: int, lease: Lease) -> None:
-        """Main process: write how `lease` stands."""
-        record = _RECORD.pack(_nonce(lease), lease.deadline, lease.is_lost, b"", 0)
-        at = slot * _RECORD.size
-        self._map[at : at + _CHILDS_PART] = record[:_CHILDS_PART]
-
-    def read(self, slot: int, lease: Lease) -> None:
-        """Child: bring `lease` up to date, if the record is its own."""
-        nonce, deadline, is_lost, *_ = _RECORD.unpack_from(self._map, slot * _RECORD.size)
-        if nonce == _nonce(lease):
-            lease.deadline = max(lease.deadline, deadline)
-            lease.is_lost = lease.is_lost or bool(is_lost)
-
-    def give_back(self, slot: int, lease: Lease, *, is_done: bool) -> None:
-        """Child: say that `lease` is being given back, or that it has been."""
-        record = _RECORD.pack(b"", 0.0, 0, _nonce(lease), is_done)
-        at = slot * _RECORD.size
-        self._map[at + _CHILDS_PART : at + _RECORD.size] = record[_CHILDS_PART:]
-
-    def is_being_given_back(self, slot: int, lease: Lease) -> bool:
-        """Main process: tell whether the child has said so, or that it has been."""
-        *_, nonce, _is_done = _RECORD.unpack_from(self._map, slot * _RECORD.size)
-        return bool(nonce == _nonce(lease))
-
-    def is_given_back(self, slot: int, lease: Lease) -> bool:
-        """Main process: tell whether the child has said that it has been given back."""
-        *_, nonce, is_done = _RECORD.unpack_from(self._map, slot * _RECORD.size)
-        return bool(is_done and nonce == _nonce(lease))
-
-
-class ChildEnd:
-    """What a pool process tells the main process.
-
-    Args:
-        fd: The writing end of the pipe.
-        board: The shared page.
-        index: This process's place in the pool; no two that live share one.
-    """
-
-    def __init__(self, fd: int, board: Board, index: int) -> None:
-        self._fd = fd
-        self._board = board
-        self._free = [index * _NESTED + nth for nth in range(_NESTED) if index < _SLOTS // _NESTED]
-        self._slots: dict[Lease, int] = {}
-        # What was given back while the pipe was full; until it is told, its slot says so.
-        self._untold: deque[tuple[int, dict[str, Any]]] = deque()
-
-    def take(
-        self, lease: Lease, min_hold_until: float, done: str | None, *, comes_again: bool
-    ) -> bool:
-        """Hand `lease` to the main process, to be renewed and, should we die, released.
-
-        Args:
-            lease: The lease.
-            min_hold_until: Until when its key stays in any case, seconds on the boot-time clock.
-            done: The mark for other copies of its message, should it end with our death; None when
-                there are none.
-            comes_again: Whether its message comes again if this process is killed.
-
-        Returns:
-            False when it can't be told now: the pipe is full, or there are too many leases.
-        """
-        self._tell_the_rest()
-        if not self._free:
-            return False
-        slot = self._free.pop()
-        message = {
-            "take": lease.owner, "pid": os.getpid(), "slot": slot, "key": lease.key,
-            "superseded": lease.superseded,
-            "token": lease.token, "ttl_ms": lease.ttl_ms, "deadline": lease.deadline,
-            "acquired_at": lease.acquired_at, "hold_until": lease.hold_until,
-            "min_hold_until": min_hold_until, "done": done,
-            # Otherwise it is for Celery to say.
-            "comes_again": comes_again or None,
-        }  # fmt: skip
-        # Before it is told: whatever strikes in between, it will be given back.
-        self._slots[lease] = slot
-        if not self._tell(message):
-            del self._slots[lease]
-            self._free.append(slot)
-            return False
-        lease.refresh = self._refresh
-        return True
-
-    def begin_to_give_back(self, lease: Lease) -> None:
-        """Say that `lease` is being given back: it is no loss that it can't be renewed any more."""
-        slot = self._slots.get(lease)
-        if slot is not None:
-            self._board.give_back(slot, lease, is_done=False)
-
-    def give_back(self, lease: Lease) -> None:
-        """Say that `lease` is over."""
-        slot = self._slots.pop(lease, None)
-        if slot is not None:
-            lease.refresh = None
-            self._board.give_back(slot, lease, is_done=True)
-            self._untold.append((slot, {"give": lease.owner, "pid": os.getpid()}))
-            self._tell_the_rest()
-
-    def _tell_the_rest(self) -> None:
-        while self._untold and self._tell(self._untold[0][1]):
-            slot, _ = self._untold.popleft()
-            self._free.append(slot)
-
-    def _refresh(self, lease: Lease) -> None:
-        slot = self._slots.get(lease)
-        if slot is not None:
-            self._board.read(slot, lease)
-
-    def _tell(self, message: dict[str, Any]) -> bool:
-        line = json.dumps(message).encode() + b"\n"
-        # Longer ones could be mixed with those of other children.
-        if len(line) > _PIPE_BUF:
-            return False
-        try:
-            os.write(self._fd, line)
-        except OSError:
-            return False
-        return True
 
 
 @dataclass(slots=True, eq=False)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from celery.exceptions import Reject
 
 from . import interrupt, prefork, signals
+from .child_end import ChildEnd
 from .interrupt import Interrupt
 from .options import LockOptions, OnLost
 from .redlock import Lease, Redlock
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from celery.app.task import Context
 
 logger = logging.getLogger(__name__)
-child_end: prefork.ChildEnd | None = None
+child_end: ChildEnd | None = None
 """In a process of the prefork pool: its way to the keeper in the main process."""
 
 

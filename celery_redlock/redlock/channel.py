@@ -8,35 +8,27 @@ without it skip it, and only its releases still go out.
 from __future__ import annotations
 
 import logging
-import sys
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Generic, TypeVar
-from weakref import WeakSet
+from collections.abc import Callable, Sequence
 
 from . import home
 from .clock import Clock
 from .errors import ConfigurationError
-from .node import Link, Node, is_error, pack
+from .exchange import Exchange, Replies, Reply
+from .link import Link, is_error, pack
+from .node import Node
 from .poller import Poller, new_poller
 from .quorum import Failed, majority
 from .scripts import Argument
 
 logger = logging.getLogger(__name__)
-Reply = TypeVar("Reply")
-Replies = list[Reply | Failed | None]
 Command = tuple[Argument, ...]
 _GIVE_UP_S = 5.0
 """A connection that has owed for this long is replaced: not the node, the path may have died."""
 _FRESH_S = 0.1
-"""A channel used this lately is taken as it is: no look at whether its servers are still there."""
-_NOT_ASKED = sys.maxsize
-"""As the number of a round's first reply: no reply ever has it."""
-_TURN_S = 0.001
-"""How often it is looked whether another thread has done with a channel."""
+_LOOK_S = 1.0
+"""A channel used so lately, and looked at so lately, is taken as it is."""
 
 
 class Channel:
@@ -64,7 +56,7 @@ class Channel:
         self._arrived = threading.Event()
         self._connecting: set[int] = set()
         self._is_new = True
-        self._used_at = 0.0
+        self._used_at = self._looked_at = 0.0
 
     # ---- what a round goes through
 
@@ -80,7 +72,7 @@ class Channel:
         It returns as soon as `is_decided` says so of the replies so far (None: none yet), or when
         the node timeout has passed; then whoever has not answered is Failed.
         """
-        exchange = _Exchange(pack(command), 1, len(self.nodes), lambda raws: parse(raws[0]))
+        exchange = Exchange(pack(command), 1, len(self.nodes), lambda raws: parse(raws[0]))
         self._run(exchange, is_decided, among)
         return exchange.replies
 
@@ -92,7 +84,7 @@ class Channel:
         among: Sequence[int],
     ) -> Replies[list[Reply]]:
         """Send several commands in one write a node; a node's reply is the list of all of them."""
-        exchange = _Exchange(
+        exchange = Exchange(
             b"".join([pack(command) for command in commands]), len(commands), len(self.nodes),
             lambda raws: [parse(raw) for raw in raws],
         )  # fmt: skip
@@ -101,7 +93,7 @@ class Channel:
 
     def _run(
         self,
-        exchange: _Exchange[Reply],
+        exchange: Exchange[Reply],
         is_decided: Callable[[Replies[Reply]], bool],
         among: Sequence[int],
     ) -> None:
@@ -132,7 +124,7 @@ class Channel:
             now = self._clock.now()
         self._used_at = now
 
-    def _read(self, seconds: float, exchange: _Exchange[Reply] | None = None) -> bool:
+    def _read(self, seconds: float, exchange: Exchange[Reply] | None = None) -> bool:
         """Read what comes within `seconds`, and keep what belongs to `exchange`.
 
         Returns:
@@ -147,7 +139,7 @@ class Channel:
         return bool(ready)
 
     def _read_link(
-        self, index: int, link: Link, now: float, exchange: _Exchange[Reply] | None
+        self, index: int, link: Link, now: float, exchange: Exchange[Reply] | None
     ) -> None:
         was_blocked = link.is_blocked
         if was_blocked:
@@ -230,8 +222,10 @@ class Channel:
     def prepare(self) -> None:
         """Replace what is broken; wait for it only when fewer than a quorum are up."""
         now = self._clock.now()
-        if now - self._used_at < _FRESH_S and None not in self._links:
+        is_fresh = now - self._used_at < _FRESH_S and now - self._looked_at < _LOOK_S
+        if is_fresh and None not in self._links:
             return
+        self._looked_at = now
         # First, for they may have come long ago, and have broken since.
         self._adopt()
         # The end of a connection comes behind the replies that it still owed.
@@ -328,115 +322,3 @@ class Channel:
         self._adopt()
         for index in self.everyone():
             self._drop(index)
-
-
-class _Exchange(Generic[Reply]):
-    """One round under way: what was asked, and which replies answer it."""
-
-    __slots__ = ("_parse", "_raws", "_repeated", "count", "first", "payload", "replies")
-
-    def __init__(
-        self, payload: bytes, count: int, nodes: int, parse: Callable[[list[object]], Reply]
-    ) -> None:
-        self.payload = payload
-        self.count = count
-        self.replies: Replies[Reply] = [None] * nodes
-        self.first = [_NOT_ASKED] * nodes
-        self._parse = parse
-        self._raws: dict[int, list[object]] = {}
-        self._repeated: set[int] = set()
-
-    def take(self, index: int, number: int, raw: object) -> None:
-        """Keep reply `number` if it is one of this round's; the last completes the node's."""
-        if not 0 <= number - self.first[index] < self.count:
-            return
-        if self.count == 1:
-            self.replies[index] = self._parse([raw])
-            return
-        raws = self._raws.setdefault(index, [])
-        raws.append(raw)
-        if len(raws) == self.count:
-            self.replies[index] = self._parse(raws)
-
-    def repeat(self, index: int, number: int, link: Link, now: float) -> None:
-        """Send the request again, once, if it is this round's: its server had lost the scripts."""
-        if number < self.first[index]:
-            return
-        if index in self._repeated:
-            self.replies[index] = Failed("it keeps forgetting its scripts")
-            return
-        self._repeated.add(index)
-        self._raws.pop(index, None)
-        self.first[index] = link.sent
-        link.send(self.payload, self.count, now)
-
-
-class Pool:
-    """Idle channels, for any number of threads; the one used last is taken first.
-
-    Args:
-        make: Makes a new channel when all are in use.
-        sleep: Waits so many seconds.
-    """
-
-    def __init__(
-        self, make: Callable[[], Channel], sleep: Callable[[float], object] = time.sleep
-    ) -> None:
-        self.make = make
-        self._sleep = sleep
-        self._idle: list[Channel] = []
-        self._made: WeakSet[Channel] = WeakSet()
-
-    @contextmanager
-    def channel(
-        self, preferred: object = None, is_needed: Callable[[], bool] = lambda: False
-    ) -> Iterator[Channel]:
-        """Lend a channel that is ready for a round.
-
-        Args:
-            preferred: The one to lend if it is idle.
-            is_needed: Whether to wait for that one while it is in use; asked again and again.
-        """
-        channel = self._take(preferred, is_needed)
-        try:
-            channel.prepare()
-            yield channel
-        except BaseException:
-            # Whatever struck may have struck in the middle of a write.
-            channel.close()
-            raise
-        self._idle.append(channel)
-
-    def prepare(self) -> None:
-        """Have a channel ready."""
-        with self.channel():
-            pass
-
-    def _take(self, preferred: object, is_needed: Callable[[], bool]) -> Channel:
-        # list.remove and list.pop are atomic: no lock that a fork could find held.
-        while isinstance(preferred, Channel):
-            try:
-                self._idle.remove(preferred)
-                return preferred
-            except ValueError:
-                if not is_needed():
-                    break
-            self._sleep(_TURN_S)
-        try:
-            return self._idle.pop()
-        except IndexError:
-            channel = self.make()
-            self._made.add(channel)
-            return channel
-
-    def forget(self) -> None:
-        """After a fork: close our copies of the parent's connections, and no more than those."""
-        self._idle = []
-        made, self._made = self._made, WeakSet()
-        for channel in list(made):
-            channel.disown()
-
-    def close(self) -> None:
-        """Close the idle channels."""
-        while self._idle:
-            self._idle.pop().close()

@@ -1,6 +1,7 @@
 """The lock: acquire, extend, release. Read this page first.
 
-`quorum` decides, `rounds` says what is asked of the nodes, `channel` carries it.
+Then `acquisition`: the algorithm. `quorum` decides, `rounds` says what is asked of the nodes,
+`channel` carries it.
 """
 
 from __future__ import annotations
@@ -8,58 +9,43 @@ from __future__ import annotations
 import logging
 import math
 import os
-import random
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from . import home
-from .channel import Channel, Pool
+from .acquisition import Acquisition, refuse_misconfigured
+from .channel import Channel
 from .checks import check_nodes, check_seconds
 from .clock import Clock, SystemClock
 from .errors import (
-    AlreadyDone,
     ConfigurationError,
     LeaseLost,
-    LockHeld,
     QuorumUnavailable,
     RedlockError,
 )
-from .events import Acquired, Event, Lost, Observer, Refused, Released, log_event, notify
+from .events import Event, Lost, Observer, Released, log_event, notify
 from .keeper import Keeper
-from .lease import Lease, new_owner
+from .lease import Lease
 from .node import Node
+from .pool import Pool
 from .quorum import (
     Acknowledged,
-    Busy,
-    Done,
-    Extended,
     ExtendReply,
-    Failed,
-    Granted,
-    GrantReply,
     Verdict,
     acknowledged,
-    chosen_token,
-    confirm_verdict,
-    confirming,
     extend_verdict,
-    grant_verdict,
     guard_s,
-    leading_holder,
     majority,
-    unconfirmed,
     validity_ms,
 )
-from .rounds import Attempt, Rounds
+from .rounds import Attempt, Rounds, unavailable
 
 logger = logging.getLogger(__name__)
 DAY_S = 86_400.0
 DONE_S = 3600.0
 """How long a done mark lasts, unless it is told otherwise."""
 _SHORTEST_TTL_S = 0.01
-_LONGEST_PAUSE_S = 0.2
-_CONTENDED_ROUNDS = 20
 _BATCH = 256
 
 
@@ -108,7 +94,6 @@ class Redlock:
         self.observers: list[Observer] = [log_event, *observers]
         self.quorum = majority(len(urls))
         self._rounds = Rounds(key_prefix, round(max_clock_skew * 1e6), math.ceil(floor_ttl * 1000))
-        self._highest_seen = 0
         is_guarded = len(urls) > 1 if restart_guard is None else restart_guard
         guard = guard_s(max_ttl, max_clock_skew) if is_guarded else 0.0
         connect_timeout = max(1.0, 4 * node_timeout)
@@ -121,6 +106,9 @@ class Redlock:
         self._pool = Pool(
             lambda: Channel(self.nodes, self.clock, node_timeout, connect_timeout),
             self.clock.sleep,
+        )
+        self._acquisition = Acquisition(
+            self.nodes, self._pool, self._rounds, self.clock, self._observe, self._verify
         )
         # Of its own: under gevent a connection belongs to the thread that made it.
         self._keepers_pool = Pool(self._pool.make)
@@ -164,7 +152,7 @@ class Redlock:
         attempt = Attempt(key, "", self._ttl_ms(key, ttl), supersedes or "", unless_done or "")
         if wait is not None:
             check_seconds("wait", wait, endless=True)
-        return self._win(attempt, label, wait or 0.0)
+        return self._acquisition.win(attempt, label, wait or 0.0)
 
     def reserve(
         self,
@@ -189,121 +177,7 @@ class Redlock:
         """
         check_seconds("ttl", ttl, above_zero=True)
         attempt = Attempt(key, owner or "", math.ceil(ttl * 1000), supersedes or "")
-        return self._win(attempt, label, 0.0, is_reservation=True)
-
-    def _win(
-        self, attempt: Attempt, label: str | None, wait: float, *, is_reservation: bool = False
-    ) -> Lease:
-        """Make attempts until one succeeds, or it is of no use to go on."""
-        asked_at = self.clock.now()
-        is_given_owner = bool(attempt.owner)
-        rounds = 0
-        while True:
-            rounds += 1
-            began = self.clock.now()
-            if not is_given_owner:
-                attempt = attempt._replace(owner=new_owner(label, is_reservation=is_reservation))
-            with self._pool.channel() as channel:
-                self._refuse_misconfigured()
-                outcome = self._try(channel, attempt)
-            now = self.clock.now()
-            if isinstance(outcome, Lease):
-                self._observe(Acquired(outcome, now - asked_at, rounds))
-                return outcome
-            pause = _pause(outcome, now - began, rounds)
-            # Nobody has a majority: whoever gave up now might leave nobody to do the work.
-            is_split = isinstance(outcome, LockHeld) and outcome.contended
-            may_go_on = now + pause < asked_at + wait or (is_split and rounds < _CONTENDED_ROUNDS)
-            if isinstance(outcome, AlreadyDone) or is_given_owner or not may_go_on:
-                self._observe(Refused(attempt.key, outcome))
-                raise outcome
-            self.clock.sleep(pause)
-
-    def _refuse_misconfigured(self) -> None:
-        """Grant nothing while a node is not an independent master.
-
-        What is held is extended and released all the same: the other nodes still stand for it.
-        """
-        for node in self.nodes:
-            if node.misconfigured:
-                raise ConfigurationError(*node.misconfigured.args)
-
-    def _try(self, channel: Channel, attempt: Attempt) -> Lease | RedlockError:
-        """Make one attempt; return the lease, or why there is none."""
-        try:
-            return self._try_undisturbed(channel, attempt)
-        except BaseException:
-            # A time limit's signal strikes anywhere: what was granted must not be left behind.
-            self._rounds.abandon(channel, attempt, ())
-            raise
-
-    def _try_undisturbed(self, channel: Channel, attempt: Attempt) -> Lease | RedlockError:
-        started = self.clock.now()
-        proposed = max(self.clock.wall_us(), self._highest_seen + 1)
-        grants = self._rounds.grant(channel, attempt, proposed)
-        self._note_tokens(grants)
-        verdict = grant_verdict(grants)
-        if verdict is Verdict.WON:
-            token = chosen_token(grants)
-            if self._confirm(channel, attempt, token, grants):
-                lease = self._lease(attempt, token, started)
-                if attempt.supersedes:
-                    lease.took_over = any(
-                        isinstance(grant, Granted) and grant.took_over for grant in grants
-                    )
-                if lease.remaining() > 0:
-                    lease.channel, lease.is_granted_late = channel, channel.debt()
-                    return lease
-        self._rounds.abandon(channel, attempt, grants)
-        return self._refusal(attempt.key, verdict, grants)
-
-    def _confirm(
-        self, channel: Channel, attempt: Attempt, token: int, grants: Sequence[GrantReply | None]
-    ) -> bool:
-        """Tell whether a majority has `token` as its floor: only then is it ours alone."""
-        already = confirming(grants, token)
-        if already >= self.quorum:
-            return True
-        behind = unconfirmed(grants, token)
-        acks = self._rounds.confirm(channel, attempt, token, behind, already)
-        return confirm_verdict(acks, already) is Verdict.WON
-
-    def _lease(self, attempt: Attempt, token: int, started: float) -> Lease:
-        return Lease(
-            key=attempt.key,
-            owner=attempt.owner,
-            token=token,
-            ttl_ms=attempt.ttl_ms,
-            deadline=started + validity_ms(attempt.ttl_ms, 0.0) / 1000,
-            clock=self.clock,
-            acquired_at=started,
-            superseded=attempt.supersedes,
-            verify=self._verify,
-        )
-
-    def _refusal(
-        self, key: str, verdict: Verdict, grants: Sequence[GrantReply | None]
-    ) -> RedlockError:
-        if verdict is Verdict.DONE:
-            lasts_ms = max(grant.remaining_ms for grant in grants if isinstance(grant, Done))
-            return AlreadyDone(key, lasts_ms / 1000)
-        leader = leading_holder(grants)
-        if verdict is Verdict.HELD or verdict is Verdict.CONTENDED:
-            holder = leader.holder if leader else None
-            remaining = max(0, leader.remaining_ms) / 1000 if leader else 0.0
-            return LockHeld(key, holder, remaining, contended=verdict is Verdict.CONTENDED)
-        if verdict is Verdict.WON:
-            return self._unavailable(
-                "lock", key, grants, "its grant came, or was confirmed, too late"
-            )
-        return self._unavailable("lock", key, grants)
-
-    def _note_tokens(self, grants: Sequence[GrantReply | None]) -> None:
-        for grant in grants:
-            if isinstance(grant, Granted):
-                self._highest_seen = max(self._highest_seen, grant.token)
-            elif isinstance(grant, Busy):
-                self._highest_seen = max(self._highest_seen, grant.floor)
+        return self._acquisition.win(attempt, label, 0.0, is_reservation=True)
 
     # ---- extend
 
@@ -347,7 +221,7 @@ class Redlock:
         if over := self._why_over(lease):
             return over
         if verdict is not Verdict.WON:
-            return self._unavailable("extend", lease.key, replies, "it had lost the key")
+            return unavailable("extend", lease.key, replies, self.nodes, "it had lost the key")
         lease.deadline = max(lease.deadline, started + validity_ms(lease.ttl_ms, 0.0) / 1000)
         if lease.on_extended:
             lease.on_extended(lease)
@@ -416,7 +290,7 @@ class Redlock:
             )
         self._observe(Released(lease, self.clock.now() - lease.acquired_at))
         if acknowledged(acks) < self.quorum:
-            raise self._unavailable("release", lease.key, acks)
+            raise unavailable("release", lease.key, acks, self.nodes)
 
     def mark_done(self, key: str, label: str) -> None:
         """Leave a done mark for `label` under `key`, or make the one there is last.
@@ -427,7 +301,7 @@ class Redlock:
         with self._pool.channel() as channel:
             acks = self._rounds.release(channel, self._nobodys(key), 0, label, round(DONE_S * 1000))
         if acknowledged(acks) < self.quorum:
-            raise self._unavailable("mark", key, acks)
+            raise unavailable("mark", key, acks, self.nodes)
 
     def _nobodys(self, key: str, owner: str = "") -> Lease:
         return Lease(key, owner, token=0, ttl_ms=0, deadline=0.0, clock=self.clock)
@@ -444,7 +318,7 @@ class Redlock:
         with self._pool.channel() as channel:
             acks = self._rounds.release(channel, self._nobodys(key, owner), 0, None, 0)
         if acknowledged(acks) < self.quorum:
-            raise self._unavailable("release", key, acks)
+            raise unavailable("release", key, acks, self.nodes)
         return any(isinstance(ack, Acknowledged) and ack.was_ours for ack in acks)
 
     # ---- hold
@@ -498,7 +372,7 @@ class Redlock:
         """
         with self._pool.channel() as channel:
             channel.introduce()
-        self._refuse_misconfigured()
+        refuse_misconfigured(self.nodes)
         return {node.name: node.error for node in self.nodes if node.error is not None}
 
     def clock_offsets(self) -> dict[str, float]:
@@ -531,18 +405,6 @@ class Redlock:
     def _observe(self, event: Event) -> None:
         home.call(notify, self.observers, event)
 
-    def _unavailable(
-        self, action: str, key: str, replies: Sequence[object], otherwise: str | None = None
-    ) -> QuorumUnavailable:
-        """Name what was wrong with each node; `otherwise`, of those that did answer."""
-        errors = {}
-        for node, reply in zip(self.nodes, replies, strict=True):
-            if isinstance(reply, Failed):
-                errors[node.name] = reply.error
-            elif otherwise and reply is not None and not isinstance(reply, Extended):
-                errors[node.name] = otherwise
-        return QuorumUnavailable(key, errors, len(self.nodes), action)
-
     def _ttl_ms(self, key: str, ttl: float) -> int:
         check_seconds("ttl", ttl, above_zero=True)
         if not _SHORTEST_TTL_S <= ttl <= self.max_ttl:
@@ -551,18 +413,6 @@ class Redlock:
                 f"{self.max_ttl!r} s; choose another, or set max_ttl for all users of these nodes"
             )
         return round(ttl * 1000)
-
-
-def _pause(outcome: RedlockError, round_took: float, rounds: int) -> float:
-    """Return how long to wait before the next round, in seconds.
-
-    Full jitter over what doubles with each round, at least the time that a round takes, and not
-    past the holder's end.
-    """
-    longest = min(_LONGEST_PAUSE_S, max(round_took, 0.001) * 2 ** min(rounds, 16))
-    if isinstance(outcome, LockHeld):
-        longest = min(longest, outcome.remaining)
-    return max(round_took, 0.001) + random.uniform(0.0, longest)
 
 
 _instances: weakref.WeakSet[Redlock] = weakref.WeakSet()

@@ -10,14 +10,11 @@ from __future__ import annotations
 # thread, which it has not got, whenever it connects.
 import encodings.idna  # noqa: F401
 import random
-import socket
-import ssl
 from collections.abc import Callable, Iterator
 from inspect import signature
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
-import hiredis
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, Connection, parse_url
 from redis.exceptions import RedisError
@@ -26,29 +23,13 @@ from redis.retry import Retry
 from .clock import Clock
 from .errors import ConfigurationError
 from .events import Event, NodeDown, NodeUp
-from .scripts import ALL, Argument
+from .link import Link
+from .scripts import ALL
 
 SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
 _BACKOFF_S = 0.1
 _BACKOFF_MAX_S = 5.0
-_OUTBOX_LIMIT = 1 << 20
-_READ_SIZE = 1 << 16
 _SLOTS = 16384
-_NOTHING = object()
-_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-
-
-# The stub of hiredis names a tuple of one, and no type for what comes back.
-pack = cast(Callable[[tuple[Argument, ...]], bytes], hiredis.pack_command)
-"""Return a command in the servers' wire format."""
-
-
-def is_error(raw: object, prefix: str) -> bool:
-    """Tell whether a raw reply is an error of the kind that starts with `prefix`."""
-    return isinstance(raw, hiredis.ReplyError) and str(raw).startswith(prefix)
-
-
-_LOAD_SCRIPTS = b"".join(pack(("SCRIPT", "LOAD", script.text)) for script in ALL)
 
 
 class Node:
@@ -122,7 +103,7 @@ class Node:
         if self.error is not None or self._announced != self.run_id:
             self.error, self._announced = None, self.run_id
             self.observe(NodeUp(self.name, max(0.0, votes_from - self.clock.now())))
-        return Link(self, connection, votes_from)
+        return Link(connection, votes_from, self._ended)
 
     def attempt_begins(self, now: float) -> None:
         """Keep other channels from trying at the same time, when the node is not known to be up."""
@@ -138,12 +119,14 @@ class Node:
         self._failures = min(self._failures + 1, 16)
         self.retry_at = self.clock.now() + delay * random.uniform(0.5, 1.0)
 
-    def broke(self) -> None:
+    def _ended(self, why: str, *, blames_node: bool) -> None:
         """Note that a connection ended: it is made anew soon, and then shows if the node is down.
 
         Others to the same server may have ended with it, and be noticed at any time later.
         """
-        if self.error is None:
+        if blames_node:
+            self.failed(why)
+        elif self.error is None:
             self.retry_at = self.clock.now() + _BACKOFF_S * random.uniform(0.5, 1.0)
 
     def _identify(self, connection: AbstractConnection) -> float:
@@ -191,124 +174,6 @@ class Node:
                 f"node {self.name} is in cluster mode and serves {mine} of {_SLOTS} slots: it "
                 "would refuse the other keys; name independent masters outside a cluster"
             )
-
-
-class Link:
-    """One connection to one node. Not for two threads at once.
-
-    Replies come in the order of the requests, so a reply's number tells what it answers: of `sent`
-    requests, the replies of the last ``sent - received`` are still owed. `is_blocked` says that
-    bytes wait here because the socket would not take them.
-    """
-
-    __slots__ = (
-        "_connection", "_is_tls", "_outbox", "_reader", "_reloaded", "_socket",
-        "closed", "fd", "is_blocked", "node", "owed_since", "received", "sent", "votes_from",
-    )  # fmt: skip
-
-    def __init__(self, node: Node, connection: AbstractConnection, votes_from: float) -> None:
-        self.node = node
-        self.votes_from = votes_from
-        self._connection = connection
-        # redis-py has no public way to the socket; this attribute is the same from 6.4 to 8.
-        self._socket = cast(socket.socket, cast(Any, connection)._sock)  # noqa: SLF001
-        self._socket.settimeout(0)
-        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
-        self._is_tls = isinstance(self._socket, ssl.SSLSocket)
-        self._outbox = bytearray()
-        self._reloaded = 0
-        self.is_blocked = False
-        self.fd = self._socket.fileno()
-        self.sent = 0
-        self.received = 0
-        self.owed_since = 0.0
-        self.closed: str | None = None
-
-    def send(self, payload: bytes, requests: int, now: float) -> None:
-        """Write `payload`, without ever blocking; what the socket does not take is kept."""
-        if self.sent == self.received:
-            self.owed_since = now
-        self.sent += requests
-        if self.is_blocked:
-            self._outbox += payload
-            self.flush()
-            return
-        try:
-            taken = self._socket.send(payload)
-        except _WOULD_BLOCK:
-            taken = 0
-        except OSError as error:
-            self.fail(str(error))
-            return
-        if taken < len(payload):
-            self._outbox += payload[taken:]
-            self.is_blocked = True
-
-    def flush(self) -> None:
-        """Write what is left over, as far as the socket takes it."""
-        try:
-            while self._outbox:
-                del self._outbox[: self._socket.send(self._outbox)]
-            self.is_blocked = False
-        except _WOULD_BLOCK:
-            if len(self._outbox) > _OUTBOX_LIMIT:
-                self.fail("it reads nothing any more", blames_node=True)
-        except OSError as error:
-            self.fail(str(error))
-
-    def receive(self, now: float) -> list[object]:
-        """Return the replies that are there, in order; never block."""
-        raws: list[object] = []
-        while True:
-            try:
-                data = self._socket.recv(_READ_SIZE)
-            except _WOULD_BLOCK:
-                break
-            except OSError as error:
-                self.fail(str(error))
-                break
-            if not data:
-                self.fail("the server closed the connection")
-                break
-            try:
-                self._reader.feed(data)
-                while (raw := self._reader.gets()) is not _NOTHING:
-                    if not isinstance(raw, hiredis.PushNotification):
-                        raws.append(raw)
-            except hiredis.ProtocolError as error:
-                self.fail(f"no Redis reply: {error}")
-                break
-            # A plain socket that gave less than was asked for is empty; a TLS socket may hold
-            # more than the poll can see.
-            if len(data) < _READ_SIZE and not self._is_tls:
-                break
-        if raws:
-            self.received += len(raws)
-            self.owed_since = now
-        return raws
-
-    def reload_scripts(self, number: int, now: float) -> None:
-        """Load the scripts again, after reply `number` said that the server has forgotten them."""
-        if number >= self._reloaded:
-            self._reloaded = self.sent
-            self.send(_LOAD_SCRIPTS, len(ALL), now)
-
-    def disown(self) -> None:
-        """Close this process's copy of the descriptor, without a word to the server."""
-        self._socket.close()
-
-    def fail(self, why: str, *, blames_node: bool = False) -> None:
-        """Note that the connection is of no use any more; its channel then drops it."""
-        if not self.closed:
-            self.closed = why
-            if blames_node:
-                self.node.failed(why)
-            else:
-                self.node.broke()
-
-    def disconnect(self) -> None:
-        """Close the connection. What was written before still reaches the server."""
-        self._connection.disconnect()
 
 
 def _info(raw: object) -> Iterator[tuple[str, str]]:

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .channel import Channel
+from .errors import QuorumUnavailable
 from .lease import Lease
+from .node import Node
 from .quorum import (
     AckReply,
     Busy,
     Done,
+    Extended,
     ExtendReply,
     Failed,
     Granted,
@@ -171,3 +174,28 @@ def _of_lease(
     replies: Sequence[list[ExtendReply] | Failed | None], number: int
 ) -> Sequence[ExtendReply | None]:
     return [reply[number] if isinstance(reply, list) else reply for reply in replies]
+
+
+def unavailable(
+    action: str,
+    key: str,
+    replies: Sequence[object],
+    nodes: Sequence[Node],
+    otherwise: str | None = None,
+) -> QuorumUnavailable:
+    """Return the error that names what was wrong with each node.
+
+    Args:
+        action: What could not be done.
+        key: Name of the lock.
+        replies: One entry a node.
+        nodes: The nodes.
+        otherwise: What was wrong with those that did answer.
+    """
+    errors = {}
+    for node, reply in zip(nodes, replies, strict=True):
+        if isinstance(reply, Failed):
+            errors[node.name] = reply.error
+        elif otherwise and reply is not None and not isinstance(reply, Extended):
+            errors[node.name] = otherwise
+    return QuorumUnavailable(key, errors, len(nodes), action)

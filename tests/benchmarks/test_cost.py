@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_redlock.redlock.node import Link
+from celery_redlock.redlock.link import Link
 from celery_redlock.testing import Servers
 from tests.conftest import NewRedlock
 

@@ -253,11 +253,11 @@ def test_without_a_quorum_ticks_wait_and_are_made_up_for(
     for beat in beats:
         beat.wait_for_line("ticks wait why=no quorum")
     quiet = len(executed(project, entry))
-    time.sleep(10)
+    time.sleep(20)
     assert len(executed(project, entry)) <= quiet + 1
     nodes[0].resume()
     nodes[1].start()
-    runs = wait_for_runs(project, entry, quiet + 14)
+    runs = wait_for_runs(project, entry, quiet + 24)
     assert all(beat.is_running for beat in beats)
     end(*beats)
     for beat in beats:

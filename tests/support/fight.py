@@ -149,7 +149,7 @@ class Fighter:
     def fight_until(self, end: float) -> None:
         """Take the lock as often as possible."""
         while self.clock.now() < end:
-            self.redlock._highest_seen = 0  # as one that has just been started
+            self.redlock._acquisition._highest_seen = 0  # as one that has just been started
             try:
                 self.hold(self.redlock.acquire(KEY, self.chance.choice(TTLS)))
             except (LockHeld, QuorumUnavailable, LeaseLost):

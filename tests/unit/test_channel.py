@@ -11,11 +11,13 @@ from typing import Any, cast
 
 import hiredis
 import pytest
-from redis.connection import AbstractConnection
 
-from celery_redlock.redlock.channel import Channel, Pool, Replies
+from celery_redlock.redlock.channel import Channel
 from celery_redlock.redlock.events import Event
-from celery_redlock.redlock.node import Link, Node
+from celery_redlock.redlock.exchange import Replies
+from celery_redlock.redlock.link import Link
+from celery_redlock.redlock.node import Node
+from celery_redlock.redlock.pool import Pool
 from celery_redlock.redlock.quorum import Failed
 from tests.support.eventually import eventually
 from tests.support.fake_clock import LeapingClock
@@ -56,7 +58,7 @@ class Peer(Node):
     def link(self) -> Link:
         ours, theirs = socket.socketpair()
         self.ends.append(theirs)
-        return Link(self, cast(AbstractConnection, Connection(ours)), votes_from=0.0)
+        return Link(Connection(ours), votes_from=0.0, on_end=self._ended)
 
     @property
     def end(self) -> socket.socket:
@@ -319,6 +321,16 @@ def test_a_write_that_fails_ends_the_connection_for_good(stage: Stage) -> None:
     assert link.closed
     assert stage.channel._links[0] is None
     assert link.fd not in stage.channel._index
+
+
+def test_a_silent_node_is_given_up_however_busy_the_channel_is(stage: Stage) -> None:
+    for _ in range(120):
+        stage.channel.prepare()
+        for peer in stage.peers[:2]:
+            peer.says(b":1\r\n")
+        stage.ask(needed=2, among=stage.channel.everyone())
+        stage.clock.leap(0.05)
+    assert "it has not answered for 5 s" in {getattr(event, "error", None) for event in stage.seen}
 
 
 def test_the_end_of_a_connection_is_seen_behind_the_replies_it_owed(stage: Stage) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.prefork import Board, ChildEnd
+from celery_redlock.board import Board
+from celery_redlock.child_end import ChildEnd
 from celery_redlock.redlock import Lease, Redlock
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.quorum import Superseded

@@ -47,13 +47,22 @@ class BareLock:
             while reader.gets() is not False:
                 loaded += 1
 
-    def acquire_and_release(self, key: str) -> None:
-        """Get the lock and give it back."""
+    def acquire(self, key: str) -> tuple[str, int]:
+        """Get the lock; return its owner and token."""
         owner, now_us, keys = secrets.token_hex(16), time.time_ns() // 1000, lock_keys("bare", key)
         grant = evalsha(GRANT, keys, owner, _TTL_MS, now_us, _SKEW_US, _FLOOR_TTL_MS, "")
         self._round(grant, lambda reply: reply[0] == 1)
-        release = evalsha(RELEASE, keys, owner, now_us, _FLOOR_TTL_MS, 0, _FLOOR_TTL_MS)
+        return owner, now_us
+
+    def release(self, key: str, owner: str, token: int) -> None:
+        """Give the lock back."""
+        keys = lock_keys("bare", key)
+        release = evalsha(RELEASE, keys, owner, token, _FLOOR_TTL_MS, 0, _FLOOR_TTL_MS)
         self._round(release, lambda reply: reply in (0, 1))
+
+    def acquire_and_release(self, key: str) -> None:
+        """Get the lock and give it back."""
+        self.release(key, *self.acquire(key))
 
     def _round(self, command: tuple[object, ...], is_good: Callable[[Any], bool]) -> None:
         payload = _pack(command)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from importlib import import_module
 from itertools import count
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from celery import Celery
@@ -15,6 +16,7 @@ from celery_redlock import singleton_task
 from celery_redlock.runtime import redlock_of
 from celery_redlock.testing import Servers
 
+from .bare import BareLock
 from .hop import DISTANCES, reached
 from .measure import Cost, Report, cpu, first_within, interleaved, ratio, wall
 
@@ -22,6 +24,8 @@ from .measure import Cost, Report, cpu, first_within, interleaved, ratio, wall
 pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]
 
 SINGLETON, OURS, PLAIN = "celery-singleton, one node", "celery-redlock, five nodes", "no lock"
+BARE = "bare sockets, five nodes"
+"""What the five nodes cost whoever asks them: the same script, and then no lock's `delay()`."""
 
 
 NEAR, FAR = DISTANCES
@@ -52,11 +56,15 @@ def test_publishing_costs_little_more_than_with_one_lock_server(
         app = Celery(uuid.uuid4().hex, broker="memory://", set_as_current=False)
         tasks = _tasks(app, urls)
         calls = {name: _delay(task, kind) for name, task in tasks.items()}
+        bare = BareLock(int(str(urlsplit(url).port)) for url in urls)
+        if kind == "a new message":
+            calls[BARE] = _delay_behind(bare, tasks[PLAIN])
         variants, note = first_within(
             {OURS: limit}, lambda seconds: interleaved(calls, seconds), seconds, cost
         )
         tasks[SINGLETON].singleton_backend.redis.close()
         redlock_of(app).close()
+        bare.close()
         app.close()
     report.append((f"delay() of {kind}, lock servers {distance}", variants, note))
     assert ratio(variants, OURS, cost) <= limit
@@ -91,3 +99,14 @@ def _delay(task: Any, kind: str) -> Callable[[], object]:
     if kind == "a duplicate":
         return lambda: task.delay(0)
     return lambda: task.delay(next(numbers))
+
+
+def _delay_behind(bare: BareLock, task: Any) -> Callable[[], object]:
+    numbers = count()
+
+    def delay() -> None:
+        number = next(numbers)
+        bare.acquire(str(number))
+        task.delay(number)
+
+    return delay

@@ -125,15 +125,16 @@ class LockOptions:
     conflict_result: object
 
 
-def declared_options(task_class: type) -> dict[str, object]:
-    """Return the `lock_*` attributes of a task class, the nearest in its MRO.
+def declared_options(task: object) -> dict[str, object]:
+    """Return the `lock_*` attributes of a task or task class: its own, then the nearest in the MRO.
 
     They are read without the descriptor protocol: a function given as `lock_key` would become a
     bound method, and get the task as its first argument.
     """
     declared: dict[str, object] = {}
-    for cls in task_class.__mro__:
-        for name, value in vars(cls).items():
+    owners = task.__mro__ if isinstance(task, type) else (task, *type(task).__mro__)
+    for owner in owners:
+        for name, value in vars(owner).items():
             if name.startswith("lock_"):
                 unwrapped = value.__func__ if isinstance(value, staticmethod) else value
                 declared.setdefault(name, unwrapped)

@@ -30,8 +30,8 @@ class Plan:
     takes_token: bool
 
 
-def new_plan(task: type[Any], app: Celery) -> Plan:
-    """Return the plan of a task class.
+def new_plan(task: Any, app: Celery) -> Plan:
+    """Return the plan of a task, or of a task class.
 
     Raises:
         ConfigurationError: It names the task, the option or setting, its value and the remedy.
@@ -39,11 +39,12 @@ def new_plan(task: type[Any], app: Celery) -> Plan:
     # A shared task is bound to every app in the process, Celery's own default one included.
     settings = settings_from(app.conf, needs_nodes=False)
     # Celery gives the name to the instance when the class has none; this is how it makes it.
-    name = task.name or app.gen_task_name(task.__name__, task.__module__)
+    cls: type[Any] = task if isinstance(task, type) else type(task)
+    name = task.name or app.gen_task_name(cls.__name__, cls.__module__)
     options = lock_options(
         name, declared_options(task), settings.option_defaults, max_ttl=settings.max_ttl
     )
-    body = body_of(task)
+    body = body_of(cls)
     return Plan(options, key_rule(name, body, options.key), accepts_token(body))
 
 

@@ -15,10 +15,11 @@ from celery.result import EagerResult
 from . import conflict, worker
 from .execution import Execution
 from .keys import TOKEN_PARAMETER, bindable_signature
-from .options import Lifetime
+from .options import KNOWN_OPTIONS, Lifetime
 from .plan import Plan, body_of, new_plan
 from .publish import Publication
 from .redlock import Lease
+from .redlock.errors import ConfigurationError
 from .run import current, current_lease
 from .runtime import is_enabled, redlock_of
 
@@ -77,7 +78,7 @@ class SingletonTask(Task, metaclass=_OnTheAppsTask):  # type: ignore[type-arg]
             ConfigurationError: It names the task, the option, its value and the remedy.
         """
         super().on_bound(app)
-        # Options may be set after this, until the first call; this is to refuse what is wrong.
+        # Options may be set after this; this is to refuse what is wrong.
         plan = new_plan(cls, app)
         if plan.takes_token:
             if cls.typing:
@@ -88,6 +89,18 @@ class SingletonTask(Task, metaclass=_OnTheAppsTask):  # type: ignore[type-arg]
         if "_stores_start" not in vars(cls):
             cls._stores_start, cls.track_started = bool(cls.track_started), False
         worker.install(app)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute; an option of the lock counts from the next call on."""
+        super().__setattr__(name, value)
+        if name.startswith("lock_"):
+            self._plan = None
+
+    def __delattr__(self, name: str) -> None:
+        """Delete an attribute; see `__setattr__`."""
+        super().__delattr__(name)
+        if name.startswith("lock_"):
+            self._plan = None
 
     @property
     def lease(self) -> Lease | None:
@@ -119,11 +132,13 @@ class SingletonTask(Task, metaclass=_OnTheAppsTask):  # type: ignore[type-arg]
             of that one.
 
         Raises:
-            ConfigurationError: An argument can't be part of the lock's key.
+            ConfigurationError: An argument can't be part of the lock's key, or one is an option of
+                the lock, which a single call can't have.
             LockHeld: It is a duplicate, and ``lock_on_conflict="raise"``.
             QuorumUnavailable: No quorum, and ``lock_on_unavailable="raise"``.
         """
         publish = super().apply_async
+        self._refuse_lock_options(options)
 
         def send(task_id: str | None, headers: dict[str, Any]) -> Any:
             if headers:
@@ -205,9 +220,18 @@ class SingletonTask(Task, metaclass=_OnTheAppsTask):  # type: ignore[type-arg]
         return {TOKEN_PARAMETER: lease.token if lease else None, **kwargs}
 
     def _the_plan(self) -> Plan:
-        if self._plan is None:
-            self._plan = new_plan(type(self), self.app)
-        return self._plan
+        plan = self._plan
+        if plan is None:
+            plan = self._plan = new_plan(self, self.app)
+        return plan
+
+    def _refuse_lock_options(self, options: dict[str, Any]) -> None:
+        # Celery would put them into the message's properties, where nobody reads them.
+        for name in sorted(KNOWN_OPTIONS & options.keys()):
+            raise ConfigurationError(
+                f"task {self.name!r}: {name} is no option of a single call; set it where the task "
+                "is defined"
+            )
 
     def _name_at_publish(self, args: Any, kwargs: Any, options: dict[str, Any]) -> str | None:
         """Return the lock's name, or None for a call that is not locked when it is published."""
@@ -302,6 +326,7 @@ def singleton_task(
     Raises:
         ConfigurationError: An option is unknown or wrong, when the task is bound to its app.
     """
+    _refuse_wrong_arguments(body, app, base)
     if base is None:
         base = SingletonTask
     elif not issubclass(base, SingletonTask):
@@ -311,3 +336,22 @@ def singleton_task(
     make: Any = app.task if app else shared_task
     decorate = make(base=base, **options)
     return decorate(body) if body else decorate
+
+
+def _refuse_wrong_arguments(body: object, app: object, base: object) -> None:
+    """Refuse what Celery would stumble over later, when the app is finalized.
+
+    Raises:
+        ConfigurationError: It names the argument and the remedy.
+    """
+    if isinstance(body, Celery):
+        problem = "got an app for the function; write @singleton_task(app=app)"
+    elif body is not None and not callable(body):
+        problem = f"got {body!r} for the function; give options by name, as lock_key=[]"
+    elif app is not None and not isinstance(app, Celery):
+        problem = f"app={app!r} is no Celery app; give the app itself, or none for a shared task"
+    elif base is not None and not isinstance(base, type):
+        problem = f"base={base!r} is no class; give a task class"
+    else:
+        return
+    raise ConfigurationError(f"singleton_task {problem}")

@@ -198,7 +198,7 @@ def _give_back(task: Task[Any, Any], headers: Mapping[str, Any] | None) -> None:
     reservation = publish.reservation_in(headers)
     if reservation is None or not is_enabled(task.app):
         return
-    if new_plan(type(task), task.app).options.lifetime is not Lifetime.UNTIL_EXPIRED:
+    if new_plan(task, task.app).options.lifetime is not Lifetime.UNTIL_EXPIRED:
         publish.give_back(redlock_of(task.app), reservation)
 
 

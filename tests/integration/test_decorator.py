@@ -262,6 +262,18 @@ def test_lock_key_decides_which_arguments_count(app: Celery) -> None:
     by_function.delay({"number": 1})
 
 
+def test_an_option_may_be_set_on_the_task_itself_at_any_time(project: Project, key: str) -> None:
+    task = task_of(project, "of_the_app")
+    assert task.apply((key,)).get()["ttl"] == 21
+    task.lock_ttl = 8
+    assert task.apply((key,)).get()["ttl"] == 8
+    task.lock_tll = 8
+    with pytest.raises(ConfigurationError, match="did you mean lock_ttl"):
+        task.delay(key)
+    del task.lock_ttl, task.lock_tll
+    assert task.apply((key,)).get()["ttl"] == 21
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
@@ -343,6 +355,35 @@ def test_a_task_with_a_wrong_option_never_runs(
         with pytest.raises(ConfigurationError) as caught:
             use()
         assert problem in refusal(caught)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "problem"),
+    [
+        ((Celery("proj", set_as_current=False),), {}, "write @singleton_task(app=app)"),
+        (("{number}",), {}, "got '{number}' for the function; give options by name"),
+        ((), {"app": "proj"}, "app='proj' is no Celery app"),
+        ((), {"base": "proj:Base"}, "base='proj:Base' is no class"),
+    ],
+)
+def test_wrong_arguments_of_the_decorator_are_refused_where_they_stand(
+    arguments: tuple[Any, ...], options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        singleton_task(*arguments, **options)
+    assert problem in str(caught.value)
+
+
+def test_an_option_of_the_lock_is_refused_for_a_single_call(app: Celery) -> None:
+    ship = write_down(app, "decorator", {})
+    uses: list[Callable[[], Any]] = [
+        lambda: ship.apply_async((1,), lock_ttl=5),
+        lambda: ship.s(1).set(lock_ttl=5).delay(),
+    ]
+    for use in uses:
+        with pytest.raises(ConfigurationError) as caught:
+            use()
+        assert "lock_ttl is no option of a single call" in refusal(caught)
 
 
 WRONG_SETTINGS: list[tuple[dict[str, Any], str]] = [

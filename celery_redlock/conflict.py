@@ -158,7 +158,14 @@ def _publish_again(
         # The broker's own flag stays with the message that this one is acknowledged for.
         headers[COPY_HEADER] = True
     signature = task.signature_from_request(
-        request, countdown=countdown, retries=request.retries, headers=headers, expires=expires
+        request,
+        countdown=countdown,
+        retries=request.retries,
+        headers=headers,
+        expires=expires,
+        # The caller's, who may have hidden from logs and monitors what is in them.
+        argsrepr=request.get("argsrepr"),
+        kwargsrepr=request.get("kwargsrepr"),
     )
     try:
         signature.apply_async()

@@ -278,6 +278,18 @@ def test_reschedule_runs_later_under_the_same_id_without_using_retries(
     assert project.most_at_once(key=key) == 1
 
 
+def test_what_a_caller_hides_stays_hidden_when_it_is_rescheduled(
+    project: Project, key: str
+) -> None:
+    held(project, project.tasks.rescheduling, key)
+    hidden = {"argsrepr": "(?)", "kwargsrepr": "{?}"}
+    later = project.tasks.rescheduling.apply_async((), {"key": key}, **hidden)
+    project.workers[0].wait_for_line(f"task_id={later.id}.*becomes=reschedule")
+    project.open(key)
+    assert end_of(later) == 0
+    assert project.run_of(later.id).more["shown"] == ["(?)", "{?}"]
+
+
 def test_no_message_is_lost_by_reschedule(project: Project, key: str) -> None:
     results = [project.tasks.rescheduling.delay(key) for _ in range(10)]
     assert [end_of(result) for result in results] == [0] * 10

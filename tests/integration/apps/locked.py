@@ -52,7 +52,8 @@ def raising(key: str, gate: str | None = None) -> int | None:
     app=app, lock_key="{key}", lock_on_conflict="reschedule", lock_ttl=1, max_retries=0, bind=True
 )
 def rescheduling(self: SingletonTask, key: str, gate: str | None = None) -> int:
-    inside.run(gate, key=key)
+    shown = [self.request.get(name) for name in ("argsrepr", "kwargsrepr")]
+    inside.run(gate, key=key, shown=shown)
     return int(self.request.retries)
 
 

@@ -138,6 +138,26 @@ def changed(project: Project, queue: str) -> Iterator[dict[str, Any]]:
         client.client.lpush(queue, json.dumps(message))
 
 
+@pytest.mark.parametrize("lifetime", [Lifetime.UNTIL_EXECUTED, Lifetime.UNTIL_AND_WHILE_EXECUTING])
+def test_a_message_whose_lock_has_another_name_in_the_worker_gives_its_own_back(
+    project: Project, key: str, lifetime: Lifetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = project.tasks.tasks[lifetime, OnConflict.SKIP]
+    with monkeypatch.context() as patch:
+        patch.setattr(task, "lock_key", ["key"])  # as before the last deployment
+        result = task.delay(key, key)
+        assert project.run_of(result.id).more["key"] == key
+        eventually(lambda: {hold.key for hold in project.holds()} == {lock_of(task, key)})
+        project.open(key)
+        result.get(timeout=60)
+        # Were its place still held, this would return what has run already.
+        assert task.delay(key).id != result.id
+
+
+def lock_of(task: Any, key: str) -> str:
+    return f"redlock:{{{task.name}:{key}}}"
+
+
 # --- ended before the body ------------------------------------------------------------------------
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -245,10 +244,14 @@ class SingletonTask(Task, metaclass=_OnTheAppsTask):  # type: ignore[type-arg]
         if plan.options.lifetime is Lifetime.WHILE_EXECUTING and callable(plan.options.key):
             # It may need what only the worker has.
             return None
-        # Wrong arguments are Celery's to refuse, or with `typing=False` the body's.
-        with contextlib.suppress(TypeError):
-            return plan.rule.name_for(tuple(args), dict(kwargs))
-        return None
+        args, kwargs = tuple(args), dict(kwargs)
+        try:
+            return plan.rule.name_for(args, kwargs)
+        except TypeError:
+            if plan.rule.accepts(args, kwargs):
+                raise  # a `lock_key` function failed
+            # Wrong arguments are Celery's to refuse, or with `typing=False` the body's.
+            return None
 
 
 def _lock_around_call(cls: type[Any], call: Callable[..., Any]) -> None:

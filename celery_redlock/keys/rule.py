@@ -86,6 +86,14 @@ class KeyRule:
                 "argument, so that needs an index into lists and dicts",
             ) from exc
 
+    def accepts(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+        """Return whether the task can be called with these arguments."""
+        try:
+            self._bind(args, kwargs)
+        except TypeError:
+            return False
+        return True
+
     def _bind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> BoundArguments:
         if self.takes_token and TOKEN_PARAMETER in kwargs:
             # A body with **kwargs would swallow it, and then be given it twice.

@@ -181,6 +181,16 @@ def test_a_shared_task_is_no_burden_to_an_app_that_locks_nothing(app: Celery) ->
 # --- what callers may pass ------------------------------------------------------------------------
 
 
+def test_a_lock_key_function_that_fails_is_heard_when_the_task_is_sent(app: Celery) -> None:
+    @singleton_task(app=app, lock_lifetime="until_executed", lock_key=lambda order: order["number"])
+    def ship(order: Any) -> None: ...
+
+    # A TypeError is not taken for that of a call with wrong arguments.
+    for order, error in ((None, TypeError), ({}, KeyError)):
+        with pytest.raises(error):
+            ship.delay(order)
+
+
 def test_wrong_arguments_are_refused_when_the_task_is_sent(app: Celery) -> None:
     @singleton_task(app=app, bind=True)
     def told(self: SingletonTask, a: int, *, fencing_token: int) -> None: ...

@@ -15,13 +15,14 @@ from .options import Lifetime, LockOptions, OnConflict, OnUnavailable
 from .publish import Reservation
 from .redlock import Lease, Redlock
 from .redlock.errors import AlreadyDone, LeaseLost, LockHeld, QuorumUnavailable, RedlockError
-from .redlock.lease import is_reservation, task_of
+from .redlock.lease import is_reservation
 from .run import (
     Run,
     current,
     done_label,
     heeds_mark,
     is_copy,
+    is_of,
     is_provisional,
     is_redelivered,
     may_have_copy,
@@ -136,7 +137,7 @@ class Execution:
             self.redlock.reserve(self.name, self.options.ttl, label=self.request.id)
         except LockHeld as held:
             # Its own, from an earlier delivery or the run that retries.
-            if task_of(held.holder) != self.request.id:
+            if not is_of(held.holder, self.request):
                 raise
 
     def _acquire(self, *, heeds_done: bool = True) -> Lease:
@@ -169,7 +170,7 @@ class Execution:
             is_holding: Whether this message had it reserved.
         """
         request = self.request
-        is_own = task_of(held.holder) == request.id
+        is_own = is_of(held.holder, request)
         if is_reservation(held.holder) and (is_own or is_holding):
             # Nothing runs. It is an earlier try to publish this very message, or ours has expired
             # and a later message has one: in a queue that is slower than a reservation lasts, each
@@ -244,7 +245,7 @@ class Execution:
 
     def _on_conflict(self, held: LockHeld) -> Any:
         task, request, policy = self.task, self.request, self.options.on_conflict
-        if task_of(held.holder) == request.id and not request.is_eager:
+        if is_of(held.holder, request) and not request.is_eager:
             conflict.announce(task, request, held, "parked")
             conflict.park(task, request, held, held.remaining)
         # Contended: nobody is known to run, so this one may not be dropped.
@@ -275,7 +276,7 @@ class Execution:
         except QuorumUnavailable as error:
             return self._on_unavailable(error)
         except LockHeld as waiting:
-            if task_of(waiting.holder) == request.id:
+            if is_of(waiting.holder, request):
                 return conflict.end_copy(task, request, self.name)
             if not waiting.contended:
                 conflict.announce(task, request, waiting, OnConflict.SKIP.value)

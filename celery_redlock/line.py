@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from .publish import Reservation, next_in_line, reservation_in, reserve
 from .redlock import Redlock
 from .redlock.errors import LockHeld
-from .redlock.lease import task_of
-from .run import is_copy
+from .run import is_copy, is_of
 
 if TYPE_CHECKING:
     from celery.app.task import Context
@@ -56,7 +55,7 @@ class Line:
         except LockHeld as held:
             # An earlier delivery may have died after it took the place and before it was back in
             # the queue. If it did not, it finds us here, and ends.
-            if task_of(held.holder) != self.request.id or not is_copy(self.request):
+            if not (is_of(held.holder, self.request) and is_copy(self.request)):
                 raise
             return self._reserve(Reservation(held.key, str(held.holder)))
 

@@ -16,6 +16,7 @@ from .interrupt import Interrupt
 from .options import LockOptions, OnLost
 from .redlock import Lease, Redlock
 from .redlock.errors import AlreadyDone, LeaseLost, RedlockError
+from .redlock.lease import task_of
 from .redlock.lock import DAY_S
 
 if TYPE_CHECKING:
@@ -242,6 +243,12 @@ def strike_current() -> bool:
             return True
         run = run.outer
     return False
+
+
+def is_of(owner: str | None, request: Context) -> bool:
+    """Tell whether `owner` is that of this very task, be it of another execution."""
+    # Celery takes any object for an id that its serializer takes, a UUID as well.
+    return task_of(owner) == str(request.id)
 
 
 def is_redelivered(request: Context) -> bool:

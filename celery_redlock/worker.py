@@ -161,7 +161,7 @@ def _terminated(request: Any = None, terminated: object = None, **_kwargs: Any) 
 def _pass_on(task_id: str | None, *, comes_again: bool) -> None:
     keeper = _keepers.get(os.getpid())
     if keeper and task_id:
-        keeper.hear_verdict(task_id, comes_again=comes_again)
+        keeper.hear_verdict(str(task_id), comes_again=comes_again)
 
 
 @task_revoked.connect
@@ -183,7 +183,7 @@ def _never_run(sender: Any, message: Any = None, **_kwargs: Any) -> None:
 def _on_received(request: Any = None, **_kwargs: Any) -> None:
     """In the main process: note what has a reservation, should the process die that takes it."""
     if publish.reservation_in(request.request_dict):
-        _received[request.id] = request
+        _received[str(request.id)] = request
 
 
 _received: WeakValueDictionary[str, Any] = WeakValueDictionary()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -368,10 +369,13 @@ def wait_for_receipt(project: Project, task_id: str) -> None:
 # --- the same message twice -----------------------------------------------------------------------
 
 
-def test_a_second_copy_of_a_running_task_is_put_off(project: Project, key: str) -> None:
-    task_id = str(uuid.uuid4())
+@pytest.mark.parametrize("kind", [str, uuid.UUID])
+def test_a_second_copy_of_a_running_task_is_put_off(
+    project: Project, key: str, kind: Callable[[str], Any]
+) -> None:
+    task_id = kind(str(uuid.uuid4()))
     running = project.tasks.brief.apply_async((key, key), task_id=task_id)
-    project.run_of(task_id)
+    project.run_of(str(task_id))
     project.tasks.brief.apply_async((key, key), task_id=task_id)
     project.workers[0].wait_for_line(f"task_id={task_id} holder_task_id={task_id}.*becomes=parked")
     # Neither skipped nor rescheduled: the state that people see is still that of the run.

@@ -67,7 +67,8 @@ class Inside:
     def note(self, event: str, **more: Any) -> None:
         """Write down that `event` happened, in the task that calls this."""
         lease = current_lease()
-        task_id = current_task.request.id if current_task else None  # type: ignore[truthy-bool]
+        request = current_task.request if current_task else None  # type: ignore[truthy-bool]
+        task_id = str(request.id) if request and request.id else None
         token = lease.token if lease else None
         note = Note(
             event, task_id, token, os.getpid(), threading.get_ident(), time.monotonic(), more

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import conflict, publish
 from .line import PAUSE_S, Line
 from .options import Lifetime, LockOptions, OnConflict, OnUnavailable
-from .publish import Reservation
+from .publish import Reservation, next_in_line
 from .redlock import Lease, Redlock
 from .redlock.errors import AlreadyDone, LeaseLost, LockHeld, QuorumUnavailable, RedlockError
 from .redlock.lease import is_reservation
@@ -104,6 +104,8 @@ class Execution:
                 raise
             return self._acquire(heeds_done=False)
         try:
+            if self._is_newcomer:
+                self._let_go_ahead()
             stood = self._line.leave()
         except RedlockError:
             self.redlock.release(lease)
@@ -116,6 +118,35 @@ class Execution:
             # `lock_key` returns depends on where it is asked.
             publish.give_back(self.redlock, reservation)
         return lease
+
+    @property
+    def _is_newcomer(self) -> bool:
+        """Whether it comes for the first time, and others may wait in line."""
+        options, request = self.options, self.request
+        return (
+            options.on_conflict is OnConflict.COALESCE
+            and options.lifetime is Lifetime.WHILE_EXECUTING
+            and self._line.place is None
+            and not (request.is_eager or is_copy(request) or self._is_successor)
+        )
+
+    def _let_go_ahead(self) -> None:
+        """Turn this message away if another one waits in line, whose run will see as much.
+
+        Of a long queue each message would run otherwise that happens to find the lock free, while
+        the one that waits is on its way back.
+
+        Raises:
+            LockHeld: There is one.
+            QuorumUnavailable: Fewer nodes than a quorum could tell.
+        """
+        try:
+            place = self._line.keep()
+        except LockHeld as waiting:
+            if not waiting.contended:
+                raise
+        else:
+            self.redlock.drop(place.key, place.owner)
 
     def _end_reservation(self) -> None:
         reservation = self._reservation
@@ -245,7 +276,8 @@ class Execution:
 
     def _on_conflict(self, held: LockHeld) -> Any:
         task, request, policy = self.task, self.request, self.options.on_conflict
-        if is_of(held.holder, request) and not request.is_eager:
+        is_next = held.key == next_in_line(self.name)
+        if is_of(held.holder, request) and not (is_next or request.is_eager):
             conflict.announce(task, request, held, "parked")
             conflict.park(task, request, held, held.remaining)
         # Contended: nobody is known to run, so this one may not be dropped.

@@ -16,6 +16,7 @@ from celery import states
 
 from celery_redlock import DuplicateTask
 from celery_redlock.options import Lifetime
+from celery_redlock.runtime import redlock_of
 from tests.support.eventually import eventually
 from tests.support.project import Project
 from tests.support.workers import kill_process
@@ -129,6 +130,23 @@ def test_whoever_comes_when_the_waiting_one_has_begun_waits_for_that(late: list[
         story.project.open(gate)
         assert second.get(timeout=60) == 1
         assert third.get(timeout=60) == 2
+        story.end()
+
+
+def test_whoever_comes_while_one_waits_relies_on_that_though_nothing_runs(
+    stories: list[Story],
+) -> None:
+    for story in stories:
+        if story.is_in_line_from_publish_on:
+            continue
+        line = f"{story.task.name}:{story.key}%next"
+        place = redlock_of(story.project.app).reserve(line, 60, label="who waits")
+        duplicate = story.update(1).get(timeout=60, propagate=False)
+        assert isinstance(duplicate, DuplicateTask)
+        assert duplicate.holder == "who waits"
+        redlock_of(story.project.app).drop(line, place.owner)
+        assert story.update(2).get(timeout=60) == 2
+        assert story.seen == [2]
         story.end()
 
 

@@ -7,7 +7,6 @@ Precedence, for every option: what the task declares beats the setting of the sa
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -83,6 +82,11 @@ KNOWN_OPTIONS = frozenset(
 
 _NONE_IS_A_VALUE = frozenset({"lock_wait", "lock_conflict_result"})
 
+_HOLDING = frozenset(Lifetime) - {Lifetime.UNTIL_EXECUTING, Lifetime.UNTIL_EXPIRED}
+"""The lifetimes under which a lock is held while the body runs."""
+
+SHORTEST_TTL_S = 0.01
+"""Of a lease. Source: redlock/lock.py."""
 _SHORTEST_S = 0.001
 """Redis counts in milliseconds; less than one would be an expiry of none."""
 _LONGEST_S = 10 * 365 * 86_400.0
@@ -176,9 +180,12 @@ def lock_options(
     completes = on_conflict is OnConflict.COMPLETE
     read.refuse_without("lock_wait", on_conflict, OnConflict.WAIT)
     read.refuse_without("lock_conflict_result", on_conflict, OnConflict.COMPLETE)
+    if lifetime not in _HOLDING:
+        read.refuse_hold("lock_min_hold", lifetime)
+        read.refuse_hold("lock_max_hold", lifetime)
     options = LockOptions(
         # Nothing runs under a throttle, so it is no lease.
-        ttl=read.ttl(math.inf if lifetime is Lifetime.UNTIL_EXPIRED else max_ttl),
+        ttl=read.period() if lifetime is Lifetime.UNTIL_EXPIRED else read.ttl(max_ttl),
         key=read.value("lock_key"),
         lifetime=lifetime,
         on_conflict=on_conflict,
@@ -265,8 +272,19 @@ class _Reader:
             self.refuse(option, "is out of range", f"give seconds, {limits}")
         return float(given)
 
+    def refuse_hold(self, option: str, lifetime: Lifetime) -> None:
+        if self.is_declared(option) and self.declared[option] != 0:
+            self.refuse(
+                option,
+                f'has no use with lock_lifetime="{lifetime.value}"',
+                "remove it: no lock is held there while the task runs",
+            )
+
+    def period(self) -> float:
+        return self.seconds("lock_ttl") or _DEFAULT_TTL_S
+
     def ttl(self, max_ttl: float) -> float:
-        given = self.seconds("lock_ttl")
+        given = self.seconds("lock_ttl", least=SHORTEST_TTL_S)
         if given is None:
             return min(_DEFAULT_TTL_S, max_ttl)
         if given > max_ttl:

@@ -20,6 +20,8 @@ from kombu.utils.url import maybe_sanitize_url
 
 from celery_redlock.redlock.errors import ConfigurationError
 
+from .options import SHORTEST_TTL_S
+
 logger = logging.getLogger(__name__)
 
 PREFIX = "redlock_"
@@ -147,7 +149,7 @@ def settings_from(conf: Mapping[str, Any], *, needs_nodes: bool = True) -> Setti
     return Settings(
         nodes=_nodes(given, conf) if "redlock_nodes" in given or (enabled and needs_nodes) else (),
         node_timeout=_seconds(given, "redlock_node_timeout", 0.05),
-        max_ttl=_seconds(given, "redlock_max_ttl", 60.0),
+        max_ttl=_seconds(given, "redlock_max_ttl", 60.0, least=SHORTEST_TTL_S),
         max_clock_skew=_seconds(given, "redlock_max_clock_skew", 1.0, least=0.0),
         restart_guard=_flag(given, "redlock_restart_guard", default=None),
         key_prefix=_key_prefix(given),

@@ -279,6 +279,23 @@ def test_what_would_wait_for_nothing_or_lose_an_event_is_refused(refused: tuple[
     assert "choose one of complete, raise, " in message
 
 
+@pytest.mark.parametrize("option", ["lock_min_hold", "lock_max_hold"])
+def test_a_hold_is_refused_where_nothing_is_held_while_the_task_runs(option: str) -> None:
+    for lifetime in ("until_executing", "until_expired"):
+        message = refusal({"lock_lifetime": lifetime, option: 5})
+
+        assert f'{option} = 5 has no use with lock_lifetime="{lifetime}"' in message
+        # A setting is for the tasks that can use it.
+        assert options({"lock_lifetime": lifetime}, {option: 5}).lifetime.value == lifetime
+
+
+def test_a_ttl_that_no_lease_could_have_is_refused() -> None:
+    assert "lock_ttl = 0.009 is out of range" in refusal({"lock_ttl": 0.009})
+    assert options({"lock_ttl": 0.01}).ttl == 0.01
+    # No lease is held under a throttle.
+    assert options({"lock_ttl": 0.001, "lock_lifetime": "until_expired"}).ttl == 0.001
+
+
 def test_a_throttle_may_be_longer_than_any_lease() -> None:
     assert options({"lock_lifetime": "until_expired", "lock_ttl": 86_400}).ttl == 86_400
     assert "redlock_max_ttl" in refusal({"lock_lifetime": "until_executed", "lock_ttl": 86_400})

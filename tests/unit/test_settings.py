@@ -247,6 +247,10 @@ def test_no_time_at_all_is_refused(name: str) -> None:
     assert f"{name} = 0 is out of range" in refusal(**{name: 0})
 
 
+def test_a_max_ttl_that_no_lease_could_have_is_refused() -> None:
+    assert "redlock_max_ttl = 0.009 is out of range" in refusal(redlock_max_ttl=0.009)
+
+
 @pytest.mark.parametrize("name", TIMES)
 @pytest.mark.parametrize("value", [True, False, [], 1j, b"5"], ids=repr)
 def test_a_time_that_is_no_number_is_refused(name: str, value: object) -> None:

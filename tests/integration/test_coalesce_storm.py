@@ -33,12 +33,14 @@ def test_each_copy_is_up_to_date_after_few_runs(
 ) -> None:
     began = time.monotonic()
     task = project.tasks.early[lifetime]
-    said = coalesce_storm(project, task, rows=ROWS, updates=UPDATES, within=60)
+    said = coalesce_storm(project, task, rows=ROWS, updates=UPDATES, most=0.3, within=60)
     figures.add(f"{lifetime.value}: {said}", time.monotonic() - began)
 
 
 def test_it_is_so_though_pool_processes_are_killed(project: Project, figures: Figures) -> None:
     began = time.monotonic()
     task = project.tasks.late[Lifetime.WHILE_EXECUTING]
-    said = coalesce_storm(project, task, rows=ROWS, updates=UPDATES, within=60, kill_every=0.4)
+    said = coalesce_storm(
+        project, task, rows=ROWS, updates=UPDATES, most=0.3, within=60, kill_every=0.4
+    )
     figures.add(said, time.monotonic() - began)

@@ -26,18 +26,18 @@ def coalesce_storm(
     *,
     rows: int,
     updates: int,
+    most: float,
     within: float,
     kill_every: float | None = None,
 ) -> str:
     """Change rows and publish `task` for each change, and check what came of it.
 
-    That is to be few runs: of 5000 updates of 20 rows less than 5 %, if nobody is killed.
-
     Args:
-        project: Its workers run, with more processes than there are rows.
+        project: Its workers run.
         task: One of its tasks; with `kill_every` one of the late.
         rows: How many there are.
         updates: How many changes there are, of all rows together.
+        most: How many runs there may be, as a part of the updates, besides one more for each kill.
         within: How long to publish may take, and then how long what is left to run, seconds.
         kill_every: Kill a pool process each time so many seconds have passed. None: none.
 
@@ -52,13 +52,11 @@ def coalesce_storm(
             project, "update", task.name, storm, rows, updates // PROCESSES,
             processes=PROCESSES, within=within,
         )  # fmt: skip
-        # What is still unacknowledged runs, or waits for its turn.
         eventually(
-            lambda: not project.queue_length() and project.unacked() <= 2 * rows,
-            f"all are taken; {project.queue_length()} are not, {project.unacked()} are delivered",
+            lambda: not project.queue_length(),
+            f"all are taken; {project.queue_length()} are not",
             within=within,
         )
-        project.open(tasks.over(storm))
     eventually(
         lambda: project.queue_length() == project.unacked() == 0,
         f"no message is left; {project.queue_length()} wait, {project.unacked()} are delivered",
@@ -83,11 +81,7 @@ def coalesce_storm(
         f"{len(unseen)} updates were not seen by the runs they relied on: {unseen[:3]}"
     )
     cut_short, kills = sum(not run.is_whole for run in runs), len(killer.deaths)
-    # Besides those which saw that many updates come, each row has one that begins the storm, one
-    # that is under way at its end, one that waits then, and one that may come between these two.
-    # And whatever was killed runs again.
-    limit = updates / tasks.TAKES_UPDATES + 4 * rows + kills
-    assert len(runs) <= limit, f"{len(runs)} runs for {updates} updates, {kills} kills"
+    assert len(runs) <= most * updates + kills, f"{len(runs)} runs for {updates} updates"
     return (
         f"{updates} updates, {kills} kills, {cut_short} runs cut short, "
         f"{len(runs)} runs = {100 * len(runs) / updates:.1f} %"

@@ -12,18 +12,13 @@ from typing import Any
 from celery_redlock import LockHeld, lock_conflict, singleton_task
 from celery_redlock.options import Lifetime, OnConflict
 from celery_redlock.redlock.lease import task_of
-from tests.support.inside import Inside, gate_path
+from tests.support.inside import Inside
 
 inside = Inside(__name__)
 app = inside.app
 LIFETIMES = (Lifetime.WHILE_EXECUTING, Lifetime.UNTIL_AND_WHILE_EXECUTING)
 TAKES_S = 0.3
-"""How long a run takes at least."""
-TAKES_UPDATES = 50
-"""How many updates of its row come during a run, while there are any."""
-_PATIENCE_S = 100.0
-_LONGEST_QUEUE = 50
-_LONGEST_PAUSE_S = 0.01
+"""How long a run takes."""
 
 
 # --- rows and their copies ------------------------------------------------------------------------
@@ -72,26 +67,6 @@ def version(db: sqlite3.Connection, name: str) -> int:
 # --- tasks ----------------------------------------------------------------------------------------
 
 
-def over(storm: str) -> str:
-    """Return the gate to open when nobody changes the storm's rows any more."""
-    return f"over-{storm}"
-
-
-def take_time(db: sqlite3.Connection, name: str, saw: int) -> None:
-    """Take a while, of the machine's time and of the storm's.
-
-    How many runs there are depends on how many updates come during one. On a slow machine few
-    would come in a fixed time.
-    """
-    is_over = gate_path(inside.folder, over(name.rpartition("-")[0])).exists
-    began = time.monotonic()
-    time.sleep(TAKES_S)
-    while version(db, name) < saw + TAKES_UPDATES and not is_over():
-        if time.monotonic() > began + _PATIENCE_S:
-            raise TimeoutError(f"{name} is updated no more")
-        time.sleep(0.05)
-
-
 def make(lifetime: Lifetime, *, late: bool) -> Any:
     @singleton_task(
         app=app,
@@ -107,7 +82,7 @@ def make(lifetime: Lifetime, *, late: bool) -> Any:
         inside.note("begin", key=name)
         with database() as db:
             saw = version(db, name)
-            take_time(db, name, saw)
+            time.sleep(TAKES_S)
             written = db.execute(
                 "UPDATE copy SET version = ?1, token = ?2 WHERE name = ?3 AND token < ?2",
                 [saw, fencing_token, name],
@@ -134,17 +109,13 @@ def on_conflict(error: LockHeld, becomes: str, **_: Any) -> None:
 
 
 def update(number: int, task: str, storm: str, rows: str, updates: str) -> None:
-    """Change a row, publish its task, and so on; no faster than the workers take the messages."""
+    """Change a row, publish its task, and so on."""
     chance = random.Random(number)
     refresh = app.tasks[task]
-    with database() as db, app.connection_for_write() as connection:
-        channel: Any = connection.default_channel
+    with database() as db:
         for _ in range(int(updates)):
             name = f"{storm}-{chance.randrange(int(rows))}"
             db.execute("UPDATE source SET version = version + 1 WHERE name = ?", [name])
             changed = version(db, name)
             result = refresh.delay(name)
             inside.note("updated", key=name, version=changed, returned=result.id)
-            time.sleep(chance.uniform(0, _LONGEST_PAUSE_S))
-            while channel.client.llen(app.conf.task_default_queue) > _LONGEST_QUEUE:
-                time.sleep(0.01)

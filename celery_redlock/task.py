@@ -13,7 +13,7 @@ from celery.result import EagerResult
 
 from . import conflict, worker
 from .execution import Execution
-from .keys import TOKEN_PARAMETER, bindable_signature
+from .keys import TOKEN_PARAMETER, bind, bindable_signature, decorators_signature
 from .options import KNOWN_OPTIONS, Lifetime
 from .plan import Plan, body_of, new_plan
 from .publish import Publication
@@ -277,10 +277,10 @@ def _lock_around_call(cls: type[Any], call: Callable[..., Any]) -> None:
 
 def _without_token(run: Callable[..., Any]) -> Callable[..., None]:
     """Return what checks a call's arguments for `run`, whose token callers don't pass."""
-    signature = bindable_signature(run)
+    signature, decorators = bindable_signature(run), decorators_signature(run)
 
     def check_arguments(*args: Any, **kwargs: Any) -> None:
-        signature.bind(*args, **kwargs)
+        bind(signature, decorators, args, kwargs)
 
     return check_arguments
 

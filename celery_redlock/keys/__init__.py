@@ -1,6 +1,20 @@
 """From a task and the arguments of one call to the name of its lock."""
 
 from celery_redlock.keys.rule import KeyRule, key_rule
-from celery_redlock.keys.signature import TOKEN_PARAMETER, accepts_token, bindable_signature
+from celery_redlock.keys.signature import (
+    TOKEN_PARAMETER,
+    accepts_token,
+    bind,
+    bindable_signature,
+    decorators_signature,
+)
 
-__all__ = ["TOKEN_PARAMETER", "KeyRule", "accepts_token", "bindable_signature", "key_rule"]
+__all__ = [
+    "TOKEN_PARAMETER",
+    "KeyRule",
+    "accepts_token",
+    "bind",
+    "bindable_signature",
+    "decorators_signature",
+    "key_rule",
+]

@@ -17,7 +17,9 @@ from celery_redlock.keys.signature import (
     POSITIONAL,
     TOKEN_PARAMETER,
     accepts_token,
+    bind,
     bindable_signature,
+    decorators_signature,
     signature_of,
     token_is_reachable,
 )
@@ -48,12 +50,14 @@ class KeyRule:
         lock_key: None for all arguments; names of parameters; a format string taken apart; or the
             user's function.
         takes_token: Whether the body declares `fencing_token`.
+        decorators: What the body's outermost decorator takes, if it takes anything.
     """
 
     task_name: str
     signature: Signature
     lock_key: tuple[str, ...] | Template | Callable[..., object] | None
     takes_token: bool
+    decorators: Signature | None = None
 
     def name_for(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
         """Return the lock's name for one call: the same for calls that bind alike.
@@ -98,16 +102,23 @@ class KeyRule:
         if self.takes_token and TOKEN_PARAMETER in kwargs:
             # A body with **kwargs would swallow it, and then be given it twice.
             raise TypeError(f"got an unexpected keyword argument {TOKEN_PARAMETER!r}")
-        bound = self.signature.bind(*args, **kwargs)
+        bound = bind(self.signature, self.decorators, args, kwargs)
         bound.apply_defaults()
         return bound
 
     def _chosen(self, bound: BoundArguments) -> str:
         arguments = bound.arguments
-        if isinstance(self.lock_key, Template):
-            return _readable(self.lock_key.fill(arguments))
         if callable(self.lock_key):
             return self._returned(self.lock_key(*bound.args, **bound.kwargs))
+        given = self.lock_key or ()
+        for name in given.parameters if isinstance(given, Template) else given:
+            if name not in arguments:
+                raise self._error(
+                    f"lock_key names {name!r}, which this call leaves to a decorator of the task",
+                    "name what callers pass",
+                )
+        if isinstance(self.lock_key, Template):
+            return _readable(self.lock_key.fill(arguments))
         names = arguments if self.lock_key is None else self.lock_key
         return digest({name: plain(arguments[name], name) for name in names})
 
@@ -157,7 +168,7 @@ def key_rule(task_name: str, run: Callable[..., object], lock_key: object) -> Ke
     except LockKeyError as exc:
         problem = f"lock_key={lock_key!r} {exc.problem}"
         raise _error(task_name, problem, exc.remedy, signature) from exc.__cause__
-    return KeyRule(task_name, signature, checked, accepts_token(run))
+    return KeyRule(task_name, signature, checked, accepts_token(run), decorators_signature(run))
 
 
 def _checked(

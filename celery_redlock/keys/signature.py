@@ -4,40 +4,92 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
-from inspect import Parameter, Signature
+from collections.abc import Callable, Mapping, Sequence
+from inspect import BoundArguments, Parameter, Signature
+from types import MethodType
 
 TOKEN_PARAMETER = "fencing_token"  # noqa: S105 - a parameter's name
 """A parameter of this name receives the token. Callers don't pass it, so it is in no key."""
 
 POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+_ANY_NUMBER = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 def signature_of(function: Callable[..., object]) -> Signature:
     """Return the signature of `function`, without evaluating its annotations.
 
+    Decorators that set `__wrapped__` are looked through if they pass on what they are given, as far
+    as their own parameters tell.
+
     Raises:
         TypeError, ValueError: It does not tell, as some builtins.
     """
+    signature = _own_signature(function)
+    wrapped: Callable[..., object] | None = getattr(function, "__wrapped__", None)
+    passes_on = any(p.kind in _ANY_NUMBER for p in signature.parameters.values())
+    if wrapped is None or not passes_on:
+        return signature
+    if isinstance(function, MethodType) and not isinstance(wrapped, MethodType):
+        wrapped = MethodType(wrapped, function.__self__)
+    return signature_of(wrapped)
+
+
+def _own_signature(function: Callable[..., object]) -> Signature:
     if sys.version_info >= (3, 14):
         import annotationlib  # noqa: PLC0415 - new in Python 3.14
 
         # Evaluating would fail on names that are imported for a type checker only.
-        return inspect.signature(function, annotation_format=annotationlib.Format.STRING)
-    return inspect.signature(function)
+        return inspect.signature(
+            function, follow_wrapped=False, annotation_format=annotationlib.Format.STRING
+        )
+    return inspect.signature(function, follow_wrapped=False)
 
 
 def bindable_signature(run: Callable[..., object]) -> Signature:
     """Return what callers may pass: the body's signature without `self` and `fencing_token`.
 
     Args:
-        run: The task's body, a bound method or a plain function. Decorators that set `__wrapped__`
-            are looked through.
+        run: The task's body, a bound method or a plain function.
     """
     signature = signature_of(run)
     parameters = signature.parameters.values()
     return signature.replace(parameters=[p for p in parameters if p.name != TOKEN_PARAMETER])
+
+
+def decorators_signature(run: Callable[..., object]) -> Signature | None:
+    """Return what the outermost decorator of a body takes, if it was looked through."""
+    own = _own_signature(run)
+    return None if own == signature_of(run) else own
+
+
+def bind(
+    signature: Signature,
+    decorators: Signature | None,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+) -> BoundArguments:
+    """Return a call's arguments by the names of the body's parameters, as far as can be told.
+
+    Args:
+        signature: What callers may pass, if no decorator changes it.
+        decorators: What the outermost decorator takes; None if there is none.
+        args: Positional arguments, without `self`.
+        kwargs: Keyword arguments.
+
+    Raises:
+        TypeError: The task can't be called with these arguments.
+    """
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError:
+        if decorators is None:
+            raise
+    # A decorator may pass arguments of its own, and keep some from the body.
+    try:
+        return signature.bind_partial(*args, **kwargs)
+    except TypeError:
+        return decorators.bind(*args, **kwargs)
 
 
 def accepts_token(run: Callable[..., object]) -> bool:

@@ -29,6 +29,7 @@ FORMS = [
     "bare", "shared", "of_the_app", "bound", "token_taking", "autoretrying", "with_celery_options",
     "by_base", "shared_by_base", "by_own_base", "by_base_with_a_call", "on_a_plain_base",
     "shared_on_a_plain_base", "named", "unnamed", "on_the_apps_task", "annotated",
+    "decorated",
 ]  # fmt: skip
 TTLS = {"shared": 7, "by_own_base": 9, "named": 11, "annotated": 13}
 WITHOUT_THE_APPS_TASK = {"named", "unnamed"}

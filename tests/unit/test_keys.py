@@ -158,6 +158,28 @@ def test_a_decorated_body_is_seen_through_its_wrapper() -> None:
     assert bindable_signature(wrapper) == bindable_signature(body)
 
 
+def test_a_decorator_may_pass_arguments_of_its_own_and_keep_some_from_the_body() -> None:
+    def with_session(a: object, session: object) -> None: ...
+
+    @functools.wraps(with_session)
+    def run(*args: object, **kwargs: object) -> None: ...
+
+    assert name("{a}", 7, run=run) == name("{a}", a=7, run=run) == "proj.sync:7"
+    assert name(None, 7, run=run) == name(None, a=7, run=run) != name(None, 8, run=run)
+    assert name(None, 7, run=run, trace=1) != name(None, 7, run=run, trace=2)
+    for lock_key in ("{a}{session}", ["a", "session"]):
+        with pytest.raises(ConfigurationError, match="'session', which this call leaves to a deco"):
+            name(lock_key, 7, run=run)
+
+
+def test_a_decorator_with_parameters_of_its_own_says_what_callers_pass() -> None:
+    @functools.wraps(body)
+    def wrapper(number: int) -> None: ...
+
+    assert list(bindable_signature(wrapper).parameters) == ["number"]
+    assert name("{number}", 7, run=wrapper) == name("{number}", number=7, run=wrapper)
+
+
 @pytest.mark.parametrize("options", [{}, {"autoretry_for": (OSError,)}])
 def test_bound_and_unbound_celery_tasks_have_one_key(options: dict[str, Any]) -> None:
     app = Celery("proj", set_as_current=False)

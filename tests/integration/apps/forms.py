@@ -5,6 +5,8 @@ Each takes `(key, gate=None)` and returns what it knows of its lease.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from celery import Task, shared_task
@@ -179,6 +181,27 @@ on_the_apps_task: Any = app.register_task(OnTheAppsTask())
 
 
 # --- options from elsewhere -----------------------------------------------------------------------
+
+
+def with_a_session(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Pass an argument that callers don't pass."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, session="a session", **kwargs)
+
+    return wrapper
+
+
+@singleton_task(app=app, bind=True)
+@with_a_session
+def decorated(
+    self: SingletonTask, key: str, gate: str | None = None, *, session: str, fencing_token: int
+) -> dict[str, Any]:
+    about = body(key, gate)
+    assert about["token"] == self.fencing_token == fencing_token
+    assert session == "a session"
+    return about
 
 
 @singleton_task(app=app)

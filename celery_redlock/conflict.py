@@ -85,7 +85,7 @@ def skip(task: Task[Any, Any], request: Context, held: LockHeld) -> NoReturn:
     Ignore alone would leave `get()`, chords and chains waiting for ever.
     """
     duplicate = DuplicateTask(held.key, task_of(held.holder), held.remaining)
-    if not request.is_eager:
+    if not request.is_eager or task.store_eager_result:
         task.backend.mark_as_failure(
             str(request.id),
             duplicate,

@@ -170,6 +170,17 @@ def test_skip_ends_as_revoked_with_a_duplicate_task(project: Project, key: str, 
     assert project.notes("begin", key=key) == []
 
 
+def test_a_skipped_task_is_stored_where_eager_results_are(
+    project: Project, key: str, hold: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = project.tasks.skipping
+    monkeypatch.setattr(task, "store_eager_result", True)
+    with hold(task, key):
+        stored = project.app.AsyncResult(task.delay(key).id)
+    assert stored.state == "REVOKED"
+    assert isinstance(stored.result, DuplicateTask)
+
+
 def test_complete_ends_with_the_given_result(project: Project, key: str, hold: Hold) -> None:
     with hold(project.tasks.completing, key):
         result = project.tasks.completing.delay(key)

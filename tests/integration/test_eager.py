@@ -170,13 +170,14 @@ def test_skip_ends_as_revoked_with_a_duplicate_task(project: Project, key: str, 
     assert project.notes("begin", key=key) == []
 
 
+@pytest.mark.filterwarnings("ignore:Call to deprecated setex")  # by Celery, to store a result
 def test_a_skipped_task_is_stored_where_eager_results_are(
-    project: Project, key: str, hold: Hold, monkeypatch: pytest.MonkeyPatch
+    new_project: NewProject, key: str, hold: Hold
 ) -> None:
+    project = new_project("locked", task_always_eager=True, task_store_eager_result=True)
     task = project.tasks.skipping
-    monkeypatch.setattr(task, "store_eager_result", True)
     with hold(task, key):
-        stored = project.app.AsyncResult(task.delay(key).id)
+        stored: Any = project.app.AsyncResult(task.delay(key).id)
     assert stored.state == "REVOKED"
     assert isinstance(stored.result, DuplicateTask)
 

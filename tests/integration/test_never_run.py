@@ -147,15 +147,15 @@ def test_a_message_whose_lock_has_another_name_in_the_worker_gives_its_own_back(
         patch.setattr(task, "lock_key", ["key"])  # as before the last deployment
         result = task.delay(key, key)
         assert project.run_of(result.id).more["key"] == key
-        eventually(lambda: {hold.key for hold in project.holds()} == {lock_of(task, key)})
+        eventually(lambda: keys_of(project, result.id) == {f"redlock:{{{task.name}:{key}}}"})
         project.open(key)
         result.get(timeout=60)
         # Were its place still held, this would return what has run already.
         assert task.delay(key).id != result.id
 
 
-def lock_of(task: Any, key: str) -> str:
-    return f"redlock:{{{task.name}:{key}}}"
+def keys_of(project: Project, task_id: str) -> set[str]:
+    return {hold.key for hold in project.holds() if hold.task_id == task_id}
 
 
 # --- ended before the body ------------------------------------------------------------------------

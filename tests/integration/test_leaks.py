@@ -23,9 +23,9 @@ from .conftest import NewProject
 
 GET_WITHIN = 60.0
 POOLS = ("prefork", "threads", "solo", "gevent", "eventlet")
-ROUNDS = 5
+ROUNDS = 4
 TASKS = 40
-KILLS = 2
+KILLS = 1
 ENDINGS = ["return"] * 5 + ["raise", "retry", "ignore", "reject", "requeue"]
 
 
@@ -88,6 +88,7 @@ def settled(project: Project, worker: Worker) -> Inventory:
     return seen[-1]
 
 
+@pytest.mark.timeout(300)
 def test_a_worker_does_not_grow(project: Project, worker: Worker, key: str) -> None:
     seen = []
     for number in range(ROUNDS):

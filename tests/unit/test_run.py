@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,9 +36,18 @@ class Nodes(Redlock):
         self.marked.append(label)
 
 
+class Sender:
+    """A task, as far as a run needs one; signals want to hash it."""
+
+    acks_late = True
+    name = "task"
+    request: Any = None
+
+
 def new_run(nodes: Nodes, **request: Any) -> Run:
     context = Context(id="task-1", delivery_info={}, **request)
-    task: Any = SimpleNamespace(acks_late=True, name="task", request=context)
+    task: Any = Sender()
+    task.request = context
     lease = Lease("k", "owner", 1, 30_000, nodes.clock.now() + 30, nodes.clock)
     options = lock_options("task", {}, {}, max_ttl=60.0)
     run = Run(task, context, lease, nodes, options)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn, TypeVar
 
-from celery_redlock.redlock.errors import ConfigurationError
+from .redlock.checks import SHORTEST_TTL_S
+from .redlock.errors import ConfigurationError
 
 
 class Lifetime(str, Enum):
@@ -85,8 +86,6 @@ _NONE_IS_A_VALUE = frozenset({"lock_wait", "lock_conflict_result"})
 _HOLDING = frozenset(Lifetime) - {Lifetime.UNTIL_EXECUTING, Lifetime.UNTIL_EXPIRED}
 """The lifetimes under which a lock is held while the body runs."""
 
-SHORTEST_TTL_S = 0.01
-"""Of a lease. Source: redlock/lock.py."""
 _SHORTEST_S = 0.001
 """Redis counts in milliseconds; less than one would be an expiry of none."""
 _LONGEST_S = 10 * 365 * 86_400.0

@@ -18,9 +18,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from kombu.utils.url import maybe_sanitize_url
 
-from celery_redlock.redlock.errors import ConfigurationError
-
-from .options import SHORTEST_TTL_S
+from .redlock.checks import SHORTEST_TTL_S
+from .redlock.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 

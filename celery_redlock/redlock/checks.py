@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from .errors import ConfigurationError
 
+SHORTEST_TTL_S = 0.01
+"""A lease has to outlast the round that gets it."""
+
 
 def check_seconds(
     name: str, value: object, *, above_zero: bool = False, endless: bool = False

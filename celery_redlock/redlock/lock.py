@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from . import home
 from .acquisition import Acquisition, refuse_misconfigured
 from .channel import Channel
-from .checks import check_nodes, check_seconds
+from .checks import SHORTEST_TTL_S, check_nodes, check_seconds
 from .clock import Clock, SystemClock
 from .errors import (
     ConfigurationError,
@@ -45,7 +45,6 @@ logger = logging.getLogger(__name__)
 DAY_S = 86_400.0
 DONE_S = 3600.0
 """How long a done mark lasts, unless it is told otherwise."""
-_SHORTEST_TTL_S = 0.01
 _BATCH = 256
 
 
@@ -407,9 +406,9 @@ class Redlock:
 
     def _ttl_ms(self, key: str, ttl: float) -> int:
         check_seconds("ttl", ttl, above_zero=True)
-        if not _SHORTEST_TTL_S <= ttl <= self.max_ttl:
+        if not SHORTEST_TTL_S <= ttl <= self.max_ttl:
             raise ConfigurationError(
-                f"cannot lock {key!r} with ttl={ttl!r} s: it must be {_SHORTEST_TTL_S} to max_ttl="
+                f"cannot lock {key!r} with ttl={ttl!r} s: it must be {SHORTEST_TTL_S} to max_ttl="
                 f"{self.max_ttl!r} s; choose another, or set max_ttl for all users of these nodes"
             )
         return round(ttl * 1000)

@@ -107,7 +107,7 @@ class Execution:
             if self._is_newcomer:
                 self._let_go_ahead()
             stood = self._line.leave()
-        except RedlockError:
+        except BaseException:  # a time limit may strike, too
             self.redlock.release(lease)
             raise
         if self._line.place and self.options.lifetime is Lifetime.UNTIL_AND_WHILE_EXECUTING:

@@ -26,6 +26,8 @@ FORGETFUL: dict[str, Any] = {
         # Celery looks for such messages at every turn, and not at every hundredth.
         "unacked_restore_interval": 1,
         "unacked_restore_throttle": 1,
+        # A worker that is killed while it looks would keep the others from looking for 5 minutes.
+        "unacked_mutex_expire": 1,
     },
     "worker_prefetch_multiplier": 1,
 }

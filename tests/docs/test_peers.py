@@ -18,7 +18,7 @@ from celery import Celery
 
 from celery_redlock import Redlock, current_lease, singleton_task
 from celery_redlock.keys import key_rule
-from celery_redlock.testing import Server
+from celery_redlock.testing import Server, Servers
 from tests.conftest import StartServers
 from tests.docs.markdown import ROOT, tables
 
@@ -198,6 +198,15 @@ def test_whether_work_goes_on_without_one_lock_server(package: Package) -> None:
     assert said(claim, package.name) == yes_or_no(goes_on)
 
 
+def nodes_with(nodes: Servers, key: str) -> list[str]:
+    found = []
+    for node in nodes:
+        with node.client() as client:
+            if client.exists(key):
+                found.append(node.url)
+    return found
+
+
 def test_what_the_table_says_of_this_package(servers: StartServers) -> None:
     nodes = servers(3)
     [broker] = servers(1)
@@ -223,7 +232,8 @@ def test_what_the_table_says_of_this_package(servers: StartServers) -> None:
     lease = mine.acquire("job", ttl=0.2)
     with others.lock("job", wait=10):
         mine.release(lease)
-        is_freed = not ours.client.exists("redlock:{job}")
+        # On one of the three, what is mine may end last; there the others have nothing.
+        is_freed = len(nodes_with(nodes, "redlock:{job}")) < 2
     says["a run that outlasted its lock frees the next holder's"] = yes_or_no(is_freed)
 
     rule = key_rule("pay", pay.run, None)

@@ -305,8 +305,8 @@ def test_a_process_that_dies_after_the_body_loses_neither_result_nor_chain(
     # The lock is released by then, and the release leaves a mark; but nothing is stored yet.
     last: Any = chain(project.tasks.dying.si(key), project.tasks.collect.si(key)).delay()
     assert last.get(timeout=GET_WITHIN) == key
-    assert last.parent.state == "SUCCESS"
     wait_until_settled(project)
+    assert last.parent.state == "SUCCESS"
     assert len(project.notes("collect", results=key)) == 1
     assert len(runs(project, last.parent.id)) == 2
 

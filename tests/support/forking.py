@@ -25,11 +25,14 @@ def new_redlock(urls: list[str]) -> Redlock:
     return Redlock(urls, restart_guard=False, node_timeout=10.0)
 
 
-def ports_of(process: psutil.Process, servers: list[str]) -> set[int]:
-    """Return the local ports of a process's connections to the servers."""
+def ports_of(process: psutil.Process, servers: list[str]) -> set[tuple[int, int]]:
+    """Return the two ports of each of a process's connections to the servers.
+
+    Here alone does not tell them apart: one port serves connections to several servers.
+    """
     remote = {int(url.rpartition(":")[2]) for url in servers}
     return {
-        connection.laddr.port
+        (connection.laddr.port, connection.raddr.port)
         for connection in process.net_connections("tcp")
         if len(connection.raddr) and connection.raddr.port in remote
     }

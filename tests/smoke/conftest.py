@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, _state
 from pytest_celery import CeleryTestBackend, CeleryWorkerContainer, RedisTestBroker
 
 from celery_redlock.testing import Server, Servers
@@ -30,9 +30,16 @@ _TASKS = "tests.smoke.tasks"
 
 @pytest.fixture(autouse=True)
 def tasks() -> Iterator[ModuleType]:
-    """Load the tasks anew: they are shared, and must not get into the apps of other tests."""
+    """Load the tasks anew: they are shared, and must not get into the apps of other tests.
+
+    Nor those of other tests into this app: what they share is hidden meanwhile.
+    """
+    shared: set[Any] = vars(_state)["_on_app_finalizers"]
+    others = {task for task in shared if task.__module__ != "celery.app.builtins"}
     with celery_to_itself():
+        shared -= others
         yield importlib.import_module(_TASKS)
+    shared |= others
     del sys.modules[_TASKS]
 
 

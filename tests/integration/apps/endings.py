@@ -64,7 +64,7 @@ def body(task: SingletonTask, key: str, gate: str | None, how: str) -> Any:
             allocate_more_than_allowed()
         case "c":
             inside.note("in C", key=key)
-            sum(range(80_000_000))  # takes seconds, and looks for no signal
+            sum(range(400_000_000))  # takes seconds, and looks for no signal
         case "eat":
             eat()
     return "done"

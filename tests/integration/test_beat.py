@@ -261,10 +261,9 @@ def test_without_a_quorum_ticks_wait_and_are_made_up_for(
     assert all(beat.is_running for beat in beats)
     end(*beats)
     for beat in beats:
-        slots = [slot for name in (entry, other) for slot in published(name, beat)]
-        by_line = [line.split(" slot=")[1].split()[0] for line in beat.lines("tick published")]
-        assert by_line == sorted(by_line)
-        assert len(slots) == len(by_line)
+        # Of each entry: a tick may have been put off while the other replica had its claim.
+        for name in (entry, other):
+            assert published(name, beat) == sorted(published(name, beat))
     runs = wait_for_runs(project, entry, len(published(entry, *beats)))
     assert len(runs) == len(set(runs))
     assert set(gaps(runs)) == {1.0}

@@ -113,7 +113,7 @@ class Execution:
         if self._line.place and self.options.lifetime is Lifetime.UNTIL_AND_WHILE_EXECUTING:
             self._note(self._line.place, stood=stood)
         reservation = self._reservation
-        if reservation and reservation.key not in (self.name, publish.next_in_line(self.name)):
+        if reservation and reservation.key not in (self.name, next_in_line(self.name)):
             # Its lock has another name here: the task has changed since it was published, or what
             # `lock_key` returns depends on where it is asked.
             publish.give_back(self.redlock, reservation)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.utils import uuid
 from celery.utils.time import maybe_iso8601, maybe_make_aware
@@ -40,8 +39,7 @@ _CANVAS = frozenset(
 it: such a message is always published, and locked when it is executed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(NamedTuple):
     """A lock held by a message.
 
     Attributes:
@@ -128,8 +126,7 @@ def give_back(redlock: Redlock, reservation: Reservation) -> None:
         logger.warning("reservation not given back key=%s error=%s", reservation.key, error)
 
 
-@dataclass(frozen=True, slots=True)
-class Publication:
+class Publication(NamedTuple):
     """A message that is about to be published.
 
     Attributes:

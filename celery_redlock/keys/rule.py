@@ -7,6 +7,7 @@ and not in the middle of the night. The prefix and the braces of a Redis hash ta
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from celery_redlock.keys.signature import (
     accepts_token,
     bind,
     bindable_signature,
+    binder,
     decorators_signature,
     signature_of,
     token_is_reachable,
@@ -50,6 +52,7 @@ class KeyRule:
         lock_key: None for all arguments; names of parameters; a format string taken apart; or the
             user's function.
         takes_token: Whether the body declares `fencing_token`.
+        arguments_of: Binds a call; see `binder`.
         decorators: What the body's outermost decorator takes, if it takes anything.
     """
 
@@ -57,6 +60,7 @@ class KeyRule:
     signature: Signature
     lock_key: tuple[str, ...] | Template | Callable[..., object] | None
     takes_token: bool
+    arguments_of: Callable[..., dict[str, object]]
     decorators: Signature | None = None
 
     def name_for(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
@@ -74,7 +78,7 @@ class KeyRule:
             ConfigurationError: The arguments have no stable form, or `lock_key` does not fit them.
         """
         bound = self._bind(args, kwargs)
-        name = _escaped(self.task_name).replace(":", "%3A")
+        name = _prefix(self.task_name)
         try:
             return name if self.lock_key == () else f"{name}:{self._chosen(bound)}"
         except Unencodable as exc:
@@ -102,9 +106,13 @@ class KeyRule:
         if self.takes_token and TOKEN_PARAMETER in kwargs:
             # A body with **kwargs would swallow it, and then be given it twice.
             raise TypeError(f"got an unexpected keyword argument {TOKEN_PARAMETER!r}")
-        bound = bind(self.signature, self.decorators, args, kwargs)
-        bound.apply_defaults()
-        return bound
+        try:
+            return BoundArguments(self.signature, self.arguments_of(*args, **kwargs))
+        except TypeError:
+            # It says why not, unless a decorator takes them.
+            bound = bind(self.signature, self.decorators, args, kwargs)
+            bound.apply_defaults()
+            return bound
 
     def _chosen(self, bound: BoundArguments) -> str:
         arguments = bound.arguments
@@ -168,7 +176,10 @@ def key_rule(task_name: str, run: Callable[..., object], lock_key: object) -> Ke
     except LockKeyError as exc:
         problem = f"lock_key={lock_key!r} {exc.problem}"
         raise _error(task_name, problem, exc.remedy, signature) from exc.__cause__
-    return KeyRule(task_name, signature, checked, accepts_token(run), decorators_signature(run))
+    return KeyRule(
+        task_name, signature, checked, accepts_token(run), binder(signature),
+        decorators_signature(run),
+    )  # fmt: skip
 
 
 def _checked(
@@ -233,6 +244,11 @@ def _check_call(function: Callable[..., object], signature: Signature) -> None:
 def _error(task_name: str, problem: str, remedy: str, signature: Signature) -> ConfigurationError:
     names = ", ".join(signature.parameters) or "none"
     return ConfigurationError(f"task {task_name!r}: {problem}; {remedy} (parameters: {names})")
+
+
+@functools.cache
+def _prefix(task_name: str) -> str:
+    return _escaped(task_name).replace(":", "%3A")
 
 
 def _escaped(text: str) -> str:

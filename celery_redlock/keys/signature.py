@@ -92,6 +92,34 @@ def bind(
         return decorators.bind(*args, **kwargs)
 
 
+class _Source(str):
+    """Text that stands in an expression as it is."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def binder(signature: Signature) -> Callable[..., dict[str, object]]:
+    """Return a function of this signature that returns its arguments by name, defaults filled in.
+
+    It is the interpreter that binds then, several times faster than `Signature.bind`.
+    """
+    parameters = [
+        p.replace(
+            annotation=Parameter.empty,
+            default=p.default if p.default is Parameter.empty else _Source(f"defaults[{p.name!r}]"),
+        )
+        for p in signature.parameters.values()
+    ]
+    head = str(Signature(parameters)).removeprefix("(").removesuffix(")")
+    body = ", ".join(f"{p.name!r}: {p.name}" for p in parameters)
+    defaults = {p.name: p.default for p in signature.parameters.values()}
+    made: Callable[..., dict[str, object]] = eval(  # noqa: S307  # of identifiers only
+        f"lambda {head}: {{{body}}}", {"defaults": defaults}
+    )
+    return made
+
+
 def accepts_token(run: Callable[..., object]) -> bool:
     """Return whether the body has a parameter `fencing_token` that can be passed by name."""
     parameter = signature_of(run).parameters.get(TOKEN_PARAMETER)

@@ -139,25 +139,17 @@ def grant_verdict(replies: Sequence[GrantReply | None]) -> Verdict:
     """
     nodes = len(replies)
     quorum = majority(nodes)
-    granted = failed = pending = 0
-    holders: list[str] = []
-    for reply in replies:
-        if reply is None:
-            pending += 1
-        elif isinstance(reply, Granted):
-            granted += 1
-        elif isinstance(reply, Busy):
-            holders.append(reply.holder)
-        elif isinstance(reply, Done):
-            return Verdict.DONE
-        else:
-            failed += 1
+    kinds = [type(reply) for reply in replies]
+    if Done in kinds:
+        return Verdict.DONE
+    granted, pending = kinds.count(Granted), kinds.count(type(None))
     if granted >= quorum:
         return Verdict.WON
     if granted + pending >= quorum:
         return Verdict.PENDING
+    holders = [reply.holder for reply in replies if isinstance(reply, Busy)]
     most = max(map(holders.count, holders), default=0)
-    return _why_refused(most, failed, pending, nodes)
+    return _why_refused(most, kinds.count(Failed), pending, nodes)
 
 
 def _why_refused(most: int, failed: int, pending: int, nodes: int) -> Verdict:

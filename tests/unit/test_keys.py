@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum
+from inspect import Parameter, Signature, _ParameterKind
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 from kombu.utils import json as kombu_json
 
 from celery_redlock.keys import KeyRule, accepts_token, bindable_signature, key_rule
+from celery_redlock.keys.signature import binder
 from celery_redlock.redlock.errors import ConfigurationError
 
 
@@ -641,6 +643,45 @@ def test_a_wrong_call_is_the_type_error_of_the_signature(
         name(lock_key, *args, **kwargs)
 
     assert caught.value.args == expected.value.args
+
+
+DEFAULTS = st.sampled_from([[], "'quoted'", object(), None, 1.5])
+
+
+@st.composite
+def signatures(draw: st.DrawFn) -> Signature:
+    """Draw a signature with parameters of any kind, some of them with the names of builtins."""
+    names = draw(st.permutations(["a", "defaults", "self", "list", "ä", "args"]))
+    kinds = sorted(draw(st.lists(st.sampled_from(list(_ParameterKind)), max_size=6)))
+    parameters: list[Parameter] = []
+    has_default = False
+    for parameter_name, kind in zip(names, kinds, strict=False):
+        is_starred = kind in {Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD}
+        if is_starred and any(p.kind is kind for p in parameters):
+            continue
+        is_by_position = kind in {Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD}
+        has_default = draw(st.booleans()) or (has_default and is_by_position)
+        default = draw(DEFAULTS) if has_default and not is_starred else Parameter.empty
+        parameters.append(Parameter(parameter_name, kind, default=default, annotation="Missing"))
+    return Signature(parameters, return_annotation="Missing")
+
+
+@given(signatures(), st.lists(st.integers(), max_size=4), st.data())
+def test_the_interpreter_binds_a_call_as_its_signature_does(
+    signature: Signature, args: list[int], data: st.DataObject
+) -> None:
+    known = st.sampled_from([*signature.parameters, "unknown"])
+    kwargs = data.draw(st.dictionaries(known, st.integers(), max_size=3))
+    arguments_of = binder(signature)
+
+    try:
+        expected = signature.bind(*args, **kwargs)
+    except TypeError:
+        with pytest.raises(TypeError):
+            arguments_of(*args, **kwargs)
+    else:
+        expected.apply_defaults()
+        assert arguments_of(*args, **kwargs) == expected.arguments
 
 
 # --- the text -------------------------------------------------------------------------------------

@@ -144,6 +144,9 @@ class Run:
                 label=self.request.id,
                 supersedes=self.lease.owner,
                 owner=successor.owner,
+                # On its way to a slow node this may be overtaken by the successor's whole run:
+                # granted after that, it would stand there for its ttl.
+                highest_floor=self.lease.token,
             )
         except RedlockError as error:
             logger.warning("lock not handed over key=%s error=%s", self.lease.key, error)

@@ -161,6 +161,7 @@ class Redlock:
         label: str | None = None,
         supersedes: str | None = None,
         owner: str | None = None,
+        highest_floor: int | None = None,
     ) -> Lease:
         """Return a lease that only saves work: nothing runs under it, so it may exceed `max_ttl`.
 
@@ -170,12 +171,15 @@ class Redlock:
             label: Who asks, for people and tools: a task's id. None: this process.
             supersedes: An owner whose hold may be taken over.
             owner: The owner to be, if somebody has been told of it already; used only once.
+            highest_floor: The token of the lease that hands over. A node whose floor is higher has
+                served somebody since, and refuses. None: no node does.
 
         Raises:
             LockHeld, QuorumUnavailable, ConfigurationError: as `acquire`.
         """
         check_seconds("ttl", ttl, above_zero=True)
         attempt = Attempt(key, owner or "", math.ceil(ttl * 1000), supersedes or "")
+        attempt = attempt._replace(highest_floor=highest_floor or 0)
         return self._acquisition.win(attempt, label, 0.0, is_reservation=True)
 
     # ---- extend

@@ -28,7 +28,10 @@ class Granted(NamedTuple):
 
 
 class Busy(NamedTuple):
-    """The node holds the key for somebody else."""
+    """The node holds the key for somebody else.
+
+    Or it has served somebody else since, which ends a hand-over; then `holder` may be '': nobody.
+    """
 
     holder: str
     remaining_ms: int
@@ -134,8 +137,9 @@ def guard_s(max_ttl: float, max_clock_skew: float) -> float:
 def grant_verdict(replies: Sequence[GrantReply | None]) -> Verdict:
     """Return how an attempt stands: WON, HELD, CONTENDED, UNAVAILABLE, DONE, or PENDING.
 
-    HELD: one holder is known to have a majority. CONTENDED: neither we nor, as far as the
-    answers tell, anybody else has one, and enough nodes answer: ask again.
+    HELD: one holder is known to have a majority, or a majority has served others since.
+    CONTENDED: neither we nor, as far as the answers tell, anybody else has one, and enough nodes
+    answer: ask again.
     """
     nodes = len(replies)
     quorum = majority(nodes)
@@ -165,10 +169,13 @@ def _why_refused(most: int, failed: int, pending: int, nodes: int) -> Verdict:
 
 
 def leading_holder(replies: Iterable[GrantReply | None]) -> Busy | None:
-    """Return the Busy reply of the holder with the most nodes, its longest remaining time."""
+    """Return the Busy reply of the holder with the most nodes, its longest remaining time.
+
+    None: no node names one.
+    """
     votes: dict[str, list[Busy]] = {}
     for reply in replies:
-        if isinstance(reply, Busy):
+        if isinstance(reply, Busy) and reply.holder:
             votes.setdefault(reply.holder, []).append(reply)
     if not votes:
         return None

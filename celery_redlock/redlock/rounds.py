@@ -49,6 +49,7 @@ class Attempt(NamedTuple):
         ttl_ms: Expiry to set on every node.
         supersedes: An owner that may be replaced; '' for nobody.
         unless_done: A label whose done mark ends the attempt; '' for none.
+        highest_floor: A node with a higher one refuses; 0 for none.
     """
 
     key: str
@@ -56,6 +57,7 @@ class Attempt(NamedTuple):
     ttl_ms: int
     supersedes: str = ""
     unless_done: str = ""
+    highest_floor: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class Rounds:
             keys += (done_key(self.prefix, attempt.key, attempt.unless_done),)
         command = evalsha(
             GRANT, keys, attempt.owner, attempt.ttl_ms, proposed_us, self.skew_us,
-            self.floor_ttl_ms, attempt.supersedes,
+            self.floor_ttl_ms, attempt.supersedes, attempt.highest_floor,
         )  # fmt: skip
         return channel.ask(command, as_grant, _is_granted_or_not, channel.voters())
 

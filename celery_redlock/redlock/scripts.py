@@ -7,7 +7,8 @@ tag. Times are ms and tokens µs since the epoch, unless said otherwise.
 script    ARGV                                                       reply
 ========  =========================================================  ==========================
 grant     owner, ttl, proposed token, max clock skew in µs,          {1, token}: granted
-          floor ttl, owner that may be replaced or ''                {0, holder, pttl, floor}
+          floor ttl, owner that may be replaced or '',               {0, holder, pttl, floor}:
+          highest floor to be granted under (0: any)                   '' and 0 if nobody's
           KEYS[3]: done mark to heed                                 {2, its pttl}: done before
 confirm   owner, token, ttl, floor ttl                               1 confirmed, 0 not ours
 extend    owner, token, ttl, floor ttl                               1 extended, 2 healed,

@@ -64,10 +64,13 @@ class Node:
         ttl: int = TTL,
         skew: int = NO_CLAMP,
         supersedes: str = "",
+        highest_floor: int | None = None,
         heeds_done: bool = False,
     ) -> GrantReply:
         keys = (LOCK, FLOOR, DONE) if heeds_done else (LOCK, FLOOR)
-        return as_grant(self._run(GRANT, keys, owner, ttl, proposed, skew, FLOOR_TTL, supersedes))
+        argv = (owner, ttl, proposed, skew, FLOOR_TTL, supersedes)
+        optional = () if highest_floor is None else (highest_floor,)
+        return as_grant(self._run(GRANT, keys, *argv, *optional))
 
     def confirm(self, owner: str = "me", token: int = T) -> AckReply:
         return as_ack(self._run(CONFIRM, (LOCK, FLOOR), owner, token, TTL, FLOOR_TTL))
@@ -293,6 +296,45 @@ def test_superseding_what_has_expired_is_an_ordinary_grant(node: Node) -> None:
 def test_nobody_is_superseded_without_being_named(node: Node) -> None:
     node.client.set(LOCK, "")
     assert node.grant("run", T, supersedes="") == Busy("", -1, 0)
+
+
+def test_a_hand_over_is_granted_up_to_the_floor_that_it_names(node: Node) -> None:
+    node.grant("run", T)
+    reply = node.grant("retry", T, supersedes="run", highest_floor=T)
+    assert reply == Granted(T + 1, took_over=True)
+    assert (node.holder, node.floor) == ("retry", str(T + 1))
+
+
+def test_a_hand_over_is_refused_once_the_floor_is_higher_though_the_run_s_lock_stands(
+    node: Node,
+) -> None:
+    node.set_holder("run")
+    node.set_floor(T + 1)
+    reply = node.grant("retry", T, supersedes="run", highest_floor=T)
+    assert isinstance(reply, Busy)
+    assert (reply.holder, reply.floor) == ("run", T + 1)
+    assert 0 < reply.remaining_ms <= TTL
+    assert (node.holder, node.floor) == ("run", str(T + 1))
+
+
+def test_a_hand_over_is_refused_once_the_floor_is_higher_though_the_lock_is_free(
+    node: Node,
+) -> None:
+    node.set_floor(T + 1)
+    assert node.grant("retry", T, supersedes="run", highest_floor=T) == Busy("", 0, T + 1)
+    assert (node.holder, node.floor) == (None, str(T + 1))
+
+
+def test_a_hand_over_that_was_granted_stays_so_whatever_the_floor(node: Node) -> None:
+    node.set_holder("retry")
+    node.set_floor(T + 1)
+    assert node.grant("retry", T, supersedes="run", highest_floor=T) == Granted(T + 1)
+
+
+@pytest.mark.parametrize("highest_floor", [None, 0])
+def test_without_a_highest_floor_any_will_do(node: Node, highest_floor: int | None) -> None:
+    node.set_floor(T + 1)
+    assert node.grant("me", T, highest_floor=highest_floor) == Granted(T + 2)
 
 
 def test_a_done_mark_ends_the_attempt_and_nothing_is_set(node: Node) -> None:

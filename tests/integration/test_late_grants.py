@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+import pytest
 import redis
 
 from celery_redlock.redlock import Redlock
 from celery_redlock.testing import Server, Servers
 from tests.conftest import NewRedlock
 from tests.support.eventually import eventually
-from tests.support.nodes import floor_on, holder_on
+from tests.support.nodes import expire_on, floor_on, holder_on, holders_on
 from tests.support.proxy import Proxy
 
 LATE_S = 0.5
@@ -52,6 +53,35 @@ def test_a_release_does_not_overtake_its_grant_on_another_connection(
     time.sleep(3 * LATE_S)
     assert holder_on(slow, "k") is None
     assert floor_on(slow, "k") == lease.token + 1
+
+
+@pytest.mark.parametrize("has_expired", [False, True])
+def test_a_hand_over_that_arrives_after_its_successor_s_run_leaves_nothing_behind(
+    five: Servers,
+    new_redlock: NewRedlock,
+    proxy_for: Callable[[Server], Proxy],
+    has_expired: bool,
+) -> None:
+    slow, proxy = five[4], proxy_for(five[4])
+    redlock, successor = new_redlock([*five.urls[:4], proxy.url]), new_redlock(five.urls)
+    lease = redlock.acquire("k")
+    eventually(lambda: holder_on(slow, "k") == lease.owner)
+    proxy.requests.holds = True
+    redlock.reserve(
+        "k", 3600, supersedes=lease.owner, owner="told:task@host", highest_floor=lease.token
+    )
+    redlock.release(lease)
+    if has_expired:
+        expire_on([slow], "k")
+    run = successor.acquire("k", supersedes="told:task@host")
+    successor.release(run)
+    eventually(lambda: floor_on(slow, "k") == run.token + 1)
+    assert holder_on(slow, "k") == (None if has_expired else lease.owner)
+    proxy.requests.holds = False
+    # On the same connection, behind all that was held up.
+    redlock.release(redlock.acquire("behind"))
+    eventually(lambda: floor_on(slow, "behind"))
+    assert holders_on(five, "k") == [None] * 5
 
 
 def is_empty(node: redis.Redis) -> bool:

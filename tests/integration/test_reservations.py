@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from celery_redlock.redlock import LeaseLost, LockHeld, Redlock
 from celery_redlock.redlock.errors import AlreadyDone
 from celery_redlock.testing import Servers
+from tests.support.eventually import eventually
 from tests.support.fake_clock import LeapingClock
 from tests.support.nodes import (
     assert_freed,
     expire_on,
     floors_on,
+    holders_on,
     ms_left_on,
     take_on,
 )
@@ -139,6 +142,41 @@ def test_a_reservation_can_be_made_under_an_owner_that_was_announced(
     with pytest.raises(LeaseLost):
         first.ensure()
     assert redlock.acquire("k", supersedes="told:task@host").token > reservation.token
+
+
+def test_a_lock_is_handed_over_though_a_minority_has_given_a_higher_token(
+    five: Servers, redlock: Redlock, rival: Redlock
+) -> None:
+    lease = redlock.acquire("k")
+    # By somebody whom the majority refused.
+    take_on(five[:2], "k", lease.owner, token=lease.token + 1)
+    reservation = redlock.reserve(
+        "k", 7200, supersedes=lease.owner, owner="told:task@host", highest_floor=lease.token
+    )
+    assert reservation.took_over
+    redlock.release(lease)
+    assert_freed(five[:2], "k")
+    eventually(lambda: holders_on(five[2:], "k") == ["told:task@host"] * 3)
+    run = rival.acquire("k", supersedes="told:task@host")
+    assert run.took_over
+    assert run.token > reservation.token
+    rival.release(run)
+    assert_freed(five, "k")
+
+
+def test_a_lock_that_a_majority_has_given_to_others_since_is_not_handed_over(
+    five: Servers, redlock: Redlock
+) -> None:
+    lease = redlock.acquire("k")
+    redlock.release(redlock.acquire("k", supersedes=lease.owner))
+    hand_over = partial(
+        redlock.reserve,
+        "k", 7200, supersedes=lease.owner, owner="told:task@host", highest_floor=lease.token,
+    )  # fmt: skip
+    with pytest.raises(LockHeld) as caught:
+        hand_over()
+    assert (caught.value.holder, caught.value.contended) == (None, False)
+    assert_freed(five, "k")
 
 
 def test_an_announced_owner_is_used_for_one_attempt_only(

@@ -81,6 +81,13 @@ def no_grant_outlives_its_release(state: State, quorum: int) -> bool:
     return True
 
 
+def no_hand_over_outlives_the_run_that_took_it_up(state: State, quorum: int) -> bool:
+    """A node that has seen attempt 2's release does not hold the lock for 1, which it took up."""
+    return state.clients[2].phase is not Phase.RELEASING or not any(
+        node.owner == 1 and not node.wire[2] & RELEASE for node in state.nodes
+    )
+
+
 def a_holder_keeps_its_majority(state: State, quorum: int) -> bool:
     """Where no lock expires, nothing but its own release ends a lease: one holder at a time."""
     return all(

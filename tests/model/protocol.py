@@ -198,15 +198,24 @@ class LockProtocol:
     ) -> Iterable[scripts.Answer]:
         """Return what a node may do with a message."""
         client, rules, scope = state.clients[attempt], self.rules, self.scope
-        owner = self.owners[attempt]
+        owner, superseded = self.owners[attempt], scope.attempts[attempt].supersedes
         if message == GRANT:
+            highest_floor = self._highest_floor(state, attempt)
             tokens = scripts.proposed_tokens(node, client, state.luck.now, scope)
-            return scripts.grant(node, owner, scope.attempts[attempt].supersedes, rules, tokens)
+            return scripts.grant(node, owner, superseded, highest_floor, rules, tokens)
         if message == CONFIRM:
             return (scripts.confirm(node, owner, client.token, rules),)
         if message == EXTEND:
             return (scripts.extend(node, owner, client.token, rules),)
-        return (scripts.release(node, owner, client, rules),)
+        return (scripts.release(node, owner, superseded, client, rules),)
+
+    def _highest_floor(self, state: State, attempt: int) -> int | None:
+        """Return the floor up to which a node grants, None for any."""
+        mine = self.scope.attempts[attempt]
+        heeds_floor = mine.is_handed_over and self.rules.hand_over_heeds_floor
+        if mine.supersedes is None or not heeds_floor:
+            return None
+        return state.clients[mine.supersedes].token
 
     def _answered(
         self, state: State, number: int, node: Node, attempt: int, message: int, reply: int

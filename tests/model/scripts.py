@@ -28,11 +28,18 @@ def proposed_tokens(node: Node, client: Client, now: int, scope: Scope) -> Itera
 
 
 def grant(
-    node: Node, owner: int, superseded: int | None, rules: Rules, tokens: Iterable[int]
+    node: Node,
+    owner: int,
+    superseded: int | None,
+    highest_floor: int | None,
+    rules: Rules,
+    tokens: Iterable[int],
 ) -> Iterable[Answer]:
     """GRANT: one answer for every token that it may get."""
     if node.owner == owner:
         return (("grants again", owner, node.floor, node.floor),)
+    if highest_floor is not None and node.floor > highest_floor:
+        return (("is past", node.owner, node.floor, 0),)
     replaces = superseded is not None and (
         rules.supersede is Supersede.ANYONE or node.owner == superseded
     )
@@ -61,8 +68,13 @@ def extend(node: Node, owner: int, token: int, rules: Rules) -> Answer:
     return "does not extend", node.owner, node.floor, GONE if is_gone else 0
 
 
-def release(node: Node, owner: int, client: Client, rules: Rules) -> Answer:
-    """RELEASE: that of a lease raises the floor, that of a failed attempt has no token for it."""
-    left = FREE if node.owner == owner else node.owner
-    raises = rules.release_raises_floor and client.phase is Phase.RELEASING
+def release(node: Node, owner: int, superseded: int | None, client: Client, rules: Rules) -> Answer:
+    """RELEASE: that of a lease raises the floor and frees what it superseded, too.
+
+    That of a failed attempt has no token for it, and leaves what it would have superseded.
+    """
+    is_lease = client.phase is Phase.RELEASING
+    frees = node.owner == owner or (is_lease and node.owner == superseded)
+    left = FREE if frees else node.owner
+    raises = rules.release_raises_floor and is_lease
     return "releases", left, max(node.floor, client.token + 1) if raises else node.floor, 0

@@ -11,6 +11,7 @@ from .verdicts import (
     COPIES,
     EXTENDING_A,
     EXTENDING_B,
+    HAND_OVER,
     LEASES,
     RESERVATION,
     RETRIES,
@@ -84,6 +85,13 @@ def test_of_two_copies_that_release_one_holds_at_a_time() -> None:
     found = explored(scope, promises.one_holder_besides_the_reservation, *TOKENS)
     assert found.holds, str(found)
     assert together(found, HELD, RELEASING, RELEASING)
+
+
+def test_no_hand_over_outlives_the_run_that_took_it_up_if_a_lock_expires() -> None:
+    scope = Scope(attempts=HAND_OVER, releases=True, expiries=1)
+    found = explored(scope, promises.no_hand_over_outlives_the_run_that_took_it_up, *TOKENS)
+    assert found.holds, str(found)
+    assert together(found, RELEASING, HELD, RELEASING)
 
 
 def test_a_node_may_forget_twice() -> None:

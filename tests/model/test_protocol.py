@@ -14,6 +14,7 @@ from .variants import Attempt, Clocks, Confirm, Heal, Rules, Scope, Supersede
 from .verdicts import (
     COPIES,
     EXTENDING_A,
+    HAND_OVER,
     LEASES,
     RESERVATION,
     RETRIES,
@@ -170,6 +171,24 @@ def test_of_two_copies_of_a_message_one_holds_at_a_time(bystanders: tuple[Attemp
     assert found.holds, str(found)
     assert together(found, HELD, HELD, Phase.GRANTING)
     assert together(found, HELD, Phase.GRANTING, HELD)
+
+
+def test_a_hand_over_that_ignores_the_floor_can_outlive_the_run_that_took_it_up() -> None:
+    found = explored(
+        Scope(attempts=HAND_OVER, releases=True, expiries=0),
+        promises.no_hand_over_outlives_the_run_that_took_it_up,
+        rules=Rules(hand_over_heeds_floor=False),
+    )
+    broken = promises.no_hand_over_outlives_the_run_that_took_it_up.__name__
+    assert found.violation == broken, str(found)
+
+
+def test_a_hand_over_that_heeds_the_floor_never_outlives_the_run_that_took_it_up() -> None:
+    scope = Scope(attempts=HAND_OVER, releases=True, expiries=0)
+    found = explored(scope, promises.no_hand_over_outlives_the_run_that_took_it_up, *TOKENS)
+    assert found.holds, str(found)
+    assert together(found, RELEASING, HELD, RELEASING)
+    assert found.fired["is past"]
 
 
 # ---- nodes that forget

@@ -57,6 +57,8 @@ class Rules:
         release_raises_floor: Whether releasing a lease leaves floor > T behind.
         release_follows_grant: Whether a release travels on its grant's connection, behind it.
         supersede: Whom a superseding grant replaces.
+        hand_over_heeds_floor: Whether a node refuses a hand-over when its floor is higher than the
+            token of the lease that hands over.
     """
 
     confirm: Confirm = Confirm.IF_OWNER_AND_FLOOR
@@ -67,6 +69,7 @@ class Rules:
     release_raises_floor: bool = True
     release_follows_grant: bool = True
     supersede: Supersede = Supersede.THE_NAMED_OWNER
+    hand_over_heeds_floor: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class Attempt:
         retry_of: The attempt (its index) that must have failed before this one starts, or None.
         same_owner_as: The attempt (its index) whose owner it uses again; None: it has a fresh one.
         supersedes: The reservation (its index) to replace once that has completed, or None.
+        is_handed_over: Whether that is no reservation but a lease, whose holder sends this grant.
         extends: Whether it sends an extension, once, at any time while it holds the lock.
     """
 
@@ -85,6 +89,7 @@ class Attempt:
     retry_of: int | None = None
     same_owner_as: int | None = None
     supersedes: int | None = None
+    is_handed_over: bool = False
     extends: bool = False
 
 

@@ -14,6 +14,7 @@ EXTENDING_A, EXTENDING_B = Attempt("A", extends=True), Attempt("B", extends=True
 RETRIES = (A, B, Attempt("a", retry_of=0), Attempt("b", retry_of=1))
 RESERVATION = Attempt("R")
 COPIES = (Attempt("V", supersedes=0), Attempt("W", supersedes=0))
+HAND_OVER = (A, Attempt("S", supersedes=0, is_handed_over=True), Attempt("B", supersedes=1))
 
 TOKENS = (promises.completed_acquisitions_have_distinct_tokens, promises.tokens_follow_real_time)
 LEASES = (

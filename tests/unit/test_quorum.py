@@ -159,6 +159,14 @@ def test_the_leading_holder_is_the_one_with_the_most_nodes_and_its_longest_time(
     assert leading_holder([MINE, DEAD, None]) is None
 
 
+def test_nodes_that_only_say_that_it_is_too_late_name_no_holder() -> None:
+    past = Busy("", 0, 9)
+    assert grant_verdict([past, past, None]) is Verdict.HELD
+    assert grant_verdict([past, X, MINE]) is Verdict.CONTENDED
+    assert leading_holder([past, past, MINE]) is None
+    assert leading_holder([past, X, past]) == X
+
+
 # ---- the token
 
 

@@ -12,7 +12,7 @@ from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from celery_redlock.options import lock_options
 from celery_redlock.redlock import Lease, Redlock
 from celery_redlock.redlock.errors import LeaseLost
-from celery_redlock.run import Run, done_label, heeds_mark
+from celery_redlock.run import Run, Successor, done_label, heeds_mark
 from celery_redlock.worker import _after_run
 
 
@@ -23,6 +23,7 @@ class Nodes(Redlock):
         super().__init__(["redis://127.0.0.1:1"])
         self.released: list[str | None] = []
         self.marked: list[str] = []
+        self.reserved: list[dict[str, Any]] = []
         self._is_struck = struck
 
     def release(self, lease: Lease, *, done: str | None = None, **_: Any) -> None:
@@ -31,6 +32,10 @@ class Nodes(Redlock):
             raise SoftTimeLimitExceeded
         lease.is_released = True
         self.released.append(done)
+
+    def reserve(self, key: str, ttl: float, **how: Any) -> Lease:
+        self.reserved.append(how)
+        return Lease(key, how["owner"], 2, 30_000, self.clock.now() + ttl, self.clock)
 
     def mark_done(self, key: str, label: str) -> None:
         self.marked.append(label)
@@ -103,6 +108,21 @@ def test_a_run_that_never_came_to_its_body_leaves_no_mark() -> None:
     nodes = Nodes()
     _after_run(new_run(nodes).task)
     assert (nodes.released, nodes.marked) == ([None], [])
+
+
+def test_a_lock_is_handed_over_from_its_own_lease_and_no_later_one() -> None:
+    nodes = Nodes()
+    run = new_run(nodes)
+    run.successor = Successor("told:task-1@host", 3600.0)
+    run.end(None)
+    assert nodes.reserved == [
+        {
+            "label": "task-1",
+            "supersedes": run.lease.owner,
+            "owner": "told:task-1@host",
+            "highest_floor": run.lease.token,
+        }
+    ]
 
 
 def test_each_try_and_each_replacement_has_its_own_mark() -> None:

@@ -42,6 +42,7 @@ TOKEN = 1_795_123_456_789_012
         (as_grant, [1, TOKEN, 1], Granted(TOKEN, took_over=True)),
         (as_grant, [0, b"somebody", 29_000, TOKEN], Busy("somebody", 29_000, TOKEN)),
         (as_grant, [0, b"\xff!", -1, 0], Busy("\ufffd!", -1, 0)),
+        (as_grant, [0, b"", 0, TOKEN], Busy("", 0, TOKEN)),
         (as_grant, [2, 10_000], Done(10_000)),
         (as_ack, 1, Acknowledged()),
         (as_ack, 0, Declined()),

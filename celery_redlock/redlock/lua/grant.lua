@@ -1,6 +1,6 @@
 -- PROTOCOL: GRANT
-local owner, ttl, proposed, skew, floor_ttl, supersedes =
-  ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6]
+local owner, ttl, proposed, skew, floor_ttl, supersedes, highest_floor =
+  ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6], tonumber(ARGV[7] or 0)
 local done = KEYS[3] and redis.call('PTTL', KEYS[3]) or -2
 if done ~= -2 then
   return {2, done}
@@ -10,8 +10,9 @@ local holder = redis.call('GET', KEYS[1])
 if holder and holder == owner then
   return {1, floor, 0}
 end
-if holder and (supersedes == '' or holder ~= supersedes) then
-  return {0, holder, redis.call('PTTL', KEYS[1]), floor}
+local is_too_late = highest_floor > 0 and floor > highest_floor
+if is_too_late or holder and (supersedes == '' or holder ~= supersedes) then
+  return {0, holder or '', holder and redis.call('PTTL', KEYS[1]) or 0, floor}
 end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])

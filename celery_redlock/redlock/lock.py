@@ -178,8 +178,13 @@ class Redlock:
             LockHeld, QuorumUnavailable, ConfigurationError: as `acquire`.
         """
         check_seconds("ttl", ttl, above_zero=True)
-        attempt = Attempt(key, owner or "", math.ceil(ttl * 1000), supersedes or "")
-        attempt = attempt._replace(highest_floor=highest_floor or 0)
+        attempt = Attempt(
+            key,
+            owner or "",
+            math.ceil(ttl * 1000),
+            supersedes or "",
+            highest_floor=highest_floor or 0,
+        )
         return self._acquisition.win(attempt, label, 0.0, is_reservation=True)
 
     # ---- extend

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from .channel import Channel
 from .errors import QuorumUnavailable
-from .lease import Lease
+from .lease import Lease, is_reservation
 from .node import Node
 from .quorum import (
     AckReply,
@@ -124,6 +124,20 @@ class Rounds:
             return all(acks[index] is not None for index in holding)
 
         channel.ask(command, as_release, is_decided, among)
+
+    def clear(
+        self, channel: Channel, attempt: Attempt, grants: Sequence[GrantReply | None]
+    ) -> None:
+        """Free the nodes on which a reservation is left over, now that `attempt` has won a lease.
+
+        It has no majority, and might stand there for hours: its release, or the grant of the run
+        that took it up, did not get there. Nothing is waited for.
+        """
+        keys = lock_keys(self.prefix, attempt.key)
+        for index, grant in enumerate(grants):
+            if isinstance(grant, Busy) and is_reservation(grant.holder):
+                command = evalsha(RELEASE, keys, grant.holder, 0, self.floor_ttl_ms, 0, 0)
+                channel.ask(command, as_release, lambda _: True, [index])
 
     def extend(
         self, channel: Channel, leases: Sequence[Lease]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import pytest
 
 from celery_redlock.redlock import LeaseLost, LockHeld, Redlock
 from celery_redlock.redlock.errors import AlreadyDone
-from celery_redlock.testing import Servers
+from celery_redlock.redlock.lease import new_owner
+from celery_redlock.testing import Server, Servers
 from tests.support.eventually import eventually
 from tests.support.fake_clock import LeapingClock
 from tests.support.nodes import (
@@ -200,3 +201,40 @@ def test_a_reservation_is_dropped_by_who_knows_its_owner_and_no_other_is(
     assert rival.drop("k", reservation.owner)
     assert not rival.drop("k", reservation.owner)
     rival.acquire("k")
+
+
+def leave_on(servers: Iterable[Server], *, is_reservation: bool) -> list[str | None]:
+    """Leave the lock on each node to an owner of its own, and return them."""
+    owners = [new_owner("gone", is_reservation=is_reservation) for _ in servers]
+    for server, owner in zip(servers, owners, strict=True):
+        take_on([server], "k", owner, ttl=7200)
+    return list(owners)
+
+
+def test_what_is_left_of_reservations_on_a_minority_ends_with_the_next_runs(
+    five: Servers, redlock: Redlock
+) -> None:
+    leave_on(five[:2], is_reservation=True)
+
+    def are_free_after_a_run() -> bool:
+        # A node's answer is seen only if it is among the first.
+        redlock.release(redlock.acquire("k"))
+        return holders_on(five[:2], "k") == [None, None]
+
+    eventually(are_free_after_a_run)
+
+
+def test_a_lease_that_is_left_on_a_minority_is_nobody_s_to_free(
+    five: Servers, redlock: Redlock
+) -> None:
+    left = leave_on(five[:2], is_reservation=False)
+    for _ in range(20):
+        redlock.release(redlock.acquire("k"))
+    assert holders_on(five[:2], "k") == left
+
+
+def test_one_reservation_frees_no_other(five: Servers, redlock: Redlock) -> None:
+    left = leave_on(five[:2], is_reservation=True)
+    for _ in range(20):
+        redlock.drop("k", redlock.reserve("k", 7200).owner)
+    assert holders_on(five[:2], "k") == left

@@ -1,4 +1,4 @@
-"""Which nodes a round goes to."""
+"""What goes to which nodes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from celery_redlock.redlock.channel import Channel
+from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.quorum import Busy, Done, Failed, Granted, GrantReply
 from celery_redlock.redlock.rounds import Attempt, Rounds
 
@@ -17,14 +18,16 @@ class Wire:
 
     def __init__(self) -> None:
         self.asked: list[int] = []
+        self.owners: list[str] = []
 
     def everyone(self) -> list[int]:
         return [0, 1, 2, 3, 4]
 
     def ask(
-        self, command: object, parse: object, is_decided: Callable[..., bool], among: Sequence[int]
+        self, command: Any, parse: object, is_decided: Callable[..., bool], among: Sequence[int]
     ) -> list[Any]:
         self.asked += among
+        self.owners.append(command[5])
         return [None] * 5
 
 
@@ -44,3 +47,10 @@ def test_a_node_that_refused_is_told_nothing_more() -> None:
 
 def test_an_attempt_that_was_struck_down_is_undone_everywhere() -> None:
     assert told_to_undo(()) == [0, 1, 2, 3, 4]
+
+
+def test_what_is_left_over_of_reservations_is_freed_and_nothing_else() -> None:
+    wire, left, other = Wire(), *(Busy(new_owner(is_reservation=True), 900, 3) for _ in range(2))
+    grants = [Granted(7), left, BUSY, other, None]
+    Rounds("redlock", 0, 0).clear(cast(Channel, wire), Attempt("key", "owner", 1000), grants)
+    assert (wire.asked, wire.owners) == ([1, 3], [left.holder, other.holder])

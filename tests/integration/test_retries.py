@@ -57,7 +57,7 @@ def test_there_is_no_gap_between_two_attempts(project: Project, key: str) -> Non
     with sampled(project, f"{task.name}:{key}") as samples:
         while len(project.notes("begin", key=key)) < 11:
             assert task.delay(key, 0).id == first.id
-    assert len(samples) > 11
+    assert samples
     assert min(samples) >= 2
     assert {hold.task_id for hold in project.holds(key)} == {first.id}
     project.open(key)

@@ -112,6 +112,9 @@ class Stage:
         return self.channel.ask_batch(commands, lambda raw: raw, is_decided, (0, 1, 2))
 
     def close(self) -> None:
+        # What is made in the background after this would be closed by nobody.
+        for channel in (self.channel, *self.pool._idle):
+            eventually(lambda of=channel: len(of._arrivals) == len(of._connecting))
         self.channel.close()
         self.pool.close()
         for peer in self.peers:

@@ -113,8 +113,8 @@ class Stage:
 
     def close(self) -> None:
         # What is made in the background after this would be closed by nobody.
-        for channel in (self.channel, *self.pool._idle):
-            eventually(lambda of=channel: len(of._arrivals) == len(of._connecting))
+        channels = [self.channel, *self.pool._idle]
+        eventually(lambda: all(len(one._arrivals) == len(one._connecting) for one in channels))
         self.channel.close()
         self.pool.close()
         for peer in self.peers:

@@ -9,7 +9,7 @@ from .channel import Channel
 from .clock import Clock
 from .errors import AlreadyDone, ConfigurationError, LockHeld, RedlockError
 from .events import Acquired, Event, Refused
-from .lease import Lease, is_reservation, new_owner
+from .lease import Lease, new_owner
 from .node import Node
 from .pool import Pool
 from .quorum import (
@@ -105,6 +105,7 @@ class Acquisition:
         proposed = max(self._clock.wall_us(), self._highest_seen + 1)
         grants = self._rounds.grant(channel, attempt, proposed)
         self._note_tokens(grants)
+        self._rounds.clear(channel, attempt, grants)
         verdict = grant_verdict(grants)
         if verdict is Verdict.WON:
             token = chosen_token(grants)
@@ -115,9 +116,6 @@ class Acquisition:
                         isinstance(grant, Granted) and grant.took_over for grant in grants
                     )
                 if lease.remaining() > 0:
-                    # Reservations only save work. A lease's vote is nobody's to take.
-                    if not is_reservation(attempt.owner):
-                        self._rounds.clear(channel, attempt, grants)
                     lease.channel, lease.is_granted_late = channel, channel.debt()
                     return lease
         self._rounds.abandon(channel, attempt, grants)

@@ -183,6 +183,23 @@ def leading_holder(replies: Iterable[GrantReply | None]) -> Busy | None:
     return max(leader, key=lambda busy: busy.remaining_ms)
 
 
+def without_majority(replies: Sequence[GrantReply | None]) -> dict[int, Busy]:
+    """Return, by node, what those said that hold the lock for somebody who can't have a majority.
+
+    Whoever is not heard of counts for the holder.
+    """
+    busy = {index: reply for index, reply in enumerate(replies) if isinstance(reply, Busy)}
+    if not busy:
+        return busy
+    holders = [reply.holder for reply in busy.values()]
+    unheard = sum(reply is None or isinstance(reply, Failed) for reply in replies)
+    return {
+        index: reply
+        for index, reply in busy.items()
+        if holders.count(reply.holder) + unheard < majority(len(replies))
+    }
+
+
 def chosen_token(replies: Iterable[GrantReply | None]) -> int:
     """Return the token of a won attempt: the largest that a counted node granted."""
     return max(reply.token for reply in replies if isinstance(reply, Granted))

@@ -23,6 +23,7 @@ from .quorum import (
     confirm_verdict,
     extend_verdict,
     grant_verdict,
+    without_majority,
 )
 from .scripts import (
     CONFIRM,
@@ -38,6 +39,9 @@ from .scripts import (
     evalsha,
     lock_keys,
 )
+
+_UNDER_WAY_MS = 60_000
+"""Longer than any attempt is under way."""
 
 
 class Attempt(NamedTuple):
@@ -128,15 +132,21 @@ class Rounds:
     def clear(
         self, channel: Channel, attempt: Attempt, grants: Sequence[GrantReply | None]
     ) -> None:
-        """Free the nodes on which a reservation is left over, now that `attempt` has won a lease.
+        """Free the nodes that keep what is left over of a reservation; nothing is waited for.
 
-        It has no majority, and might stand there for hours: its release, or the grant of the run
-        that took it up, did not get there. Nothing is waited for.
+        Its release did not get there, or before its grant, and it would stay for its whole ttl. It
+        has no majority. A lease needs not ask whether it may get one, since reservations only save
+        work; for another reservation, one that old is not under way any more.
         """
+        minority = without_majority(grants)
+        if not minority:
+            return
+        is_lease = not is_reservation(attempt.owner)
         keys = lock_keys(self.prefix, attempt.key)
-        for index, grant in enumerate(grants):
-            if isinstance(grant, Busy) and is_reservation(grant.holder):
-                command = evalsha(RELEASE, keys, grant.holder, 0, self.floor_ttl_ms, 0, 0)
+        for index, (holder, remaining_ms, _) in minority.items():
+            is_old = remaining_ms < attempt.ttl_ms - _UNDER_WAY_MS
+            if is_reservation(holder) and (is_lease or is_old):
+                command = evalsha(RELEASE, keys, holder, 0, self.floor_ttl_ms, 0, 0)
                 channel.ask(command, as_release, lambda _: True, [index])
 
     def extend(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import pytest
@@ -205,18 +205,20 @@ def test_a_reservation_is_dropped_by_who_knows_its_owner_and_no_other_is(
     rival.acquire("k")
 
 
-def leave_on(servers: Iterable[Server], *, is_reservation: bool) -> list[str | None]:
+def leave_on(
+    servers: Sequence[Server], ttl: float = 7200, *, is_reservation: bool = True
+) -> list[str | None]:
     """Leave the lock on each node to an owner of its own, and return them."""
     owners = [new_owner("gone", is_reservation=is_reservation) for _ in servers]
     for server, owner in zip(servers, owners, strict=True):
-        take_on([server], "k", owner, ttl=7200)
+        take_on([server], "k", owner, ttl=ttl)
     return list(owners)
 
 
 def test_what_is_left_of_reservations_on_a_minority_ends_with_the_next_runs(
     five: Servers, redlock: Redlock
 ) -> None:
-    leave_on(five[:2], is_reservation=True)
+    leave_on(five[:2])
 
     def are_free_after_a_run() -> bool:
         # A node's answer is seen only if it is among the first.
@@ -224,6 +226,12 @@ def test_what_is_left_of_reservations_on_a_minority_ends_with_the_next_runs(
         return holders_on(five[:2], "k") == [None, None]
 
     eventually(are_free_after_a_run)
+
+
+def test_a_lease_is_had_whatever_is_left_of_reservations(five: Servers, redlock: Redlock) -> None:
+    leave_on(five)
+    redlock.release(redlock.acquire("k"))
+    assert_freed(five, "k")
 
 
 def test_a_lease_that_is_left_on_a_minority_is_nobody_s_to_free(
@@ -235,8 +243,18 @@ def test_a_lease_that_is_left_on_a_minority_is_nobody_s_to_free(
     assert holders_on(five[:2], "k") == left
 
 
-def test_one_reservation_frees_no_other(five: Servers, redlock: Redlock) -> None:
-    left = leave_on(five[:2], is_reservation=True)
+def test_a_message_is_reserved_whatever_is_left_of_old_reservations(
+    five: Servers, redlock: Redlock
+) -> None:
+    leave_on(five, ttl=7000)
+    redlock.drop("k", redlock.reserve("k", 7200).owner)
+    assert_freed(five, "k")
+
+
+def test_a_reservation_that_may_be_under_way_is_no_other_s_to_free(
+    five: Servers, redlock: Redlock
+) -> None:
+    left = leave_on(five[:2])
     for _ in range(20):
         redlock.drop("k", redlock.reserve("k", 7200).owner)
     assert holders_on(five[:2], "k") == left

@@ -37,6 +37,7 @@ from celery_redlock.redlock.quorum import (
     majority,
     unconfirmed,
     validity_ms,
+    without_majority,
 )
 
 T = TypeVar("T")
@@ -165,6 +166,14 @@ def test_nodes_that_only_say_that_it_is_too_late_name_no_holder() -> None:
     assert grant_verdict([past, X, MINE]) is Verdict.CONTENDED
     assert leading_holder([past, past, MINE]) is None
     assert leading_holder([past, X, past]) == X
+
+
+def test_who_can_not_have_a_majority_even_with_all_that_are_not_heard_of() -> None:
+    assert without_majority([MINE, X, MINE, MINE, None]) == {1: X}
+    assert without_majority([X, X, Y, MINE, DEAD]) == {2: Y}
+    assert without_majority([X, Y, None, DEAD, MINE]) == {}
+    assert without_majority([X, X, X, Y, MINE]) == {3: Y}
+    assert without_majority([MINE, MINE, None]) == {}
 
 
 # ---- the token

@@ -49,8 +49,36 @@ def test_an_attempt_that_was_struck_down_is_undone_everywhere() -> None:
     assert told_to_undo(()) == [0, 1, 2, 3, 4]
 
 
-def test_what_is_left_over_of_reservations_is_freed_and_nothing_else() -> None:
-    wire, left, other = Wire(), *(Busy(new_owner(is_reservation=True), 900, 3) for _ in range(2))
-    grants = [Granted(7), left, BUSY, other, None]
-    Rounds("redlock", 0, 0).clear(cast(Channel, wire), Attempt("key", "owner", 1000), grants)
-    assert (wire.asked, wire.owners) == ([1, 3], [left.holder, other.holder])
+HOUR_MS = 3_600_000
+
+
+def told_to_clear(grants: Sequence[GrantReply | None], attempt: Attempt) -> dict[int, str]:
+    wire = Wire()
+    Rounds("redlock", 0, 0).clear(cast(Channel, wire), attempt, grants)
+    return dict(zip(wire.asked, wire.owners, strict=True))
+
+
+def reserved(remaining_ms: int = HOUR_MS) -> Busy:
+    return Busy(new_owner(is_reservation=True), remaining_ms, 3)
+
+
+LEASE = Attempt("key", new_owner(), 30_000)
+RESERVATION = Attempt("key", new_owner(is_reservation=True), HOUR_MS)
+
+
+def test_for_a_lease_what_is_left_of_reservations_is_freed_and_nothing_else() -> None:
+    left, other = reserved(), reserved()
+    freed = {1: left.holder, 3: other.holder}
+    assert told_to_clear([Granted(7), left, BUSY, other, Granted(7)], LEASE) == freed
+
+
+def test_a_reservation_that_may_have_a_majority_is_nobody_s_to_free() -> None:
+    holder, left = reserved(), reserved()
+    assert told_to_clear([holder, holder, holder, Granted(7), None], LEASE) == {}
+    assert told_to_clear([holder, holder, LATE, left, Granted(7)], LEASE) == {3: left.holder}
+    assert told_to_clear([holder, LATE, None, left, Granted(7)], LEASE) == {}
+
+
+def test_one_reservation_frees_another_that_is_too_old_to_be_under_way() -> None:
+    fresh, old = reserved(HOUR_MS - 50_000), reserved(HOUR_MS - 70_000)
+    assert told_to_clear([fresh, old, Granted(7), Granted(7), None], RESERVATION) == {1: old.holder}

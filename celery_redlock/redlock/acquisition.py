@@ -31,6 +31,8 @@ from .rounds import Attempt, Rounds, unavailable
 
 _LONGEST_PAUSE_S = 0.2
 _CONTENDED_ROUNDS = 20
+_LONG_CONTENDED_ROUNDS = 10
+"""After so many, who still has no majority is not on the way to one."""
 
 
 class Acquisition:
@@ -77,7 +79,7 @@ class Acquisition:
                 attempt = attempt._replace(owner=new_owner(label, is_reservation=is_reservation))
             with self._pool.channel() as channel:
                 refuse_misconfigured(self._nodes)
-                outcome = self._try(channel, attempt)
+                outcome = self._try(channel, attempt, rounds)
             now = self._clock.now()
             if isinstance(outcome, Lease):
                 self._observe(Acquired(outcome, now - asked_at, rounds))
@@ -91,22 +93,26 @@ class Acquisition:
                 raise outcome
             self._clock.sleep(pause)
 
-    def _try(self, channel: Channel, attempt: Attempt) -> Lease | RedlockError:
-        """Make one attempt; return the lease, or why there is none."""
+    def _try(self, channel: Channel, attempt: Attempt, rounds: int) -> Lease | RedlockError:
+        """Make one attempt, the `rounds`th; return the lease, or why there is none."""
         try:
-            return self._try_undisturbed(channel, attempt)
+            return self._try_undisturbed(channel, attempt, rounds)
         except BaseException:
             # A time limit's signal strikes anywhere: what was granted must not be left behind.
             self._rounds.abandon(channel, attempt, ())
             raise
 
-    def _try_undisturbed(self, channel: Channel, attempt: Attempt) -> Lease | RedlockError:
+    def _try_undisturbed(
+        self, channel: Channel, attempt: Attempt, rounds: int
+    ) -> Lease | RedlockError:
         started = self._clock.now()
         proposed = max(self._clock.wall_us(), self._highest_seen + 1)
         grants = self._rounds.grant(channel, attempt, proposed)
         self._note_tokens(grants)
-        self._rounds.clear(channel, attempt, grants)
         verdict = grant_verdict(grants)
+        is_long_split = verdict is Verdict.CONTENDED and rounds > _LONG_CONTENDED_ROUNDS
+        if verdict is Verdict.WON or is_long_split:
+            self._rounds.clear(channel, attempt, grants)
         if verdict is Verdict.WON:
             token = chosen_token(grants)
             if self._confirm(channel, attempt, token, grants):

@@ -134,9 +134,9 @@ class Rounds:
     ) -> None:
         """Free the nodes that keep what is left over of a reservation; nothing is waited for.
 
-        Its release did not get there, or before its grant, and it would stay for its whole ttl. It
-        has no majority. A lease needs not ask whether it may get one, since reservations only save
-        work; for another reservation, one that old is not under way any more.
+        Its release did not get there, or before its grant, and it would stay for its whole ttl. To
+        be asked for when it is not on the way to a majority: when `attempt` has one, or nobody has
+        for a while. For another reservation that is not enough, if it may be new.
         """
         minority = without_majority(grants)
         if not minority:
@@ -144,6 +144,7 @@ class Rounds:
         is_lease = not is_reservation(attempt.owner)
         keys = lock_keys(self.prefix, attempt.key)
         for index, (holder, remaining_ms, _) in minority.items():
+            # As far as can be told: it may have had another ttl.
             is_old = remaining_ms < attempt.ttl_ms - _UNDER_WAY_MS
             if is_reservation(holder) and (is_lease or is_old):
                 command = evalsha(RELEASE, keys, holder, 0, self.floor_ttl_ms, 0, 0)

@@ -109,10 +109,11 @@ class KeyRule:
         try:
             return BoundArguments(self.signature, self.arguments_of(*args, **kwargs))
         except TypeError:
-            # It says why not, unless a decorator takes them.
-            bound = bind(self.signature, self.decorators, args, kwargs)
-            bound.apply_defaults()
-            return bound
+            pass
+        # This says why not, unless a decorator takes them.
+        bound = bind(self.signature, self.decorators, args, kwargs)
+        bound.apply_defaults()
+        return bound
 
     def _chosen(self, bound: BoundArguments) -> str:
         arguments = bound.arguments

@@ -161,7 +161,7 @@ class Redlock:
         label: str | None = None,
         supersedes: str | None = None,
         owner: str | None = None,
-        highest_floor: int | None = None,
+        highest_floor: int = 0,
     ) -> Lease:
         """Return a lease that only saves work: nothing runs under it, so it may exceed `max_ttl`.
 
@@ -172,19 +172,14 @@ class Redlock:
             supersedes: An owner whose hold may be taken over.
             owner: The owner to be, if somebody has been told of it already; used only once.
             highest_floor: The token of the lease that hands over. A node whose floor is higher has
-                served somebody since, and refuses. None: no node does.
+                served somebody since, and refuses. 0: none does.
 
         Raises:
             LockHeld, QuorumUnavailable, ConfigurationError: as `acquire`.
         """
         check_seconds("ttl", ttl, above_zero=True)
-        attempt = Attempt(
-            key,
-            owner or "",
-            math.ceil(ttl * 1000),
-            supersedes or "",
-            highest_floor=highest_floor or 0,
-        )
+        ttl_ms = math.ceil(ttl * 1000)
+        attempt = Attempt(key, owner or "", ttl_ms, supersedes or "", highest_floor=highest_floor)
         return self._acquisition.win(attempt, label, 0.0, is_reservation=True)
 
     # ---- extend

@@ -18,6 +18,7 @@ from tests.support.nodes import (
     assert_freed,
     expire_on,
     floors_on,
+    holder_on,
     holders_on,
     ms_left_on,
     take_on,
@@ -235,6 +236,32 @@ def test_what_is_left_of_reservations_on_a_minority_ends_with_the_next_runs(
 def test_a_lease_is_had_whatever_is_left_of_reservations(five: Servers, redlock: Redlock) -> None:
     leave_on(five)
     assert_free_in_the_end(five, lambda: redlock.release(redlock.acquire("k")))
+
+
+def test_a_hand_over_that_is_under_way_is_no_waiter_s_to_free(
+    five: Servers, redlock: Redlock, rival: Redlock
+) -> None:
+    lease = redlock.acquire("k")
+    eventually(lambda: holders_on(five, "k") == [lease.owner] * 5)
+    # It stands on one node before it stands on the next.
+    [begun] = leave_on(five[:1])
+    for _ in range(20):
+        with pytest.raises(LockHeld):
+            rival.acquire("k")
+    assert holder_on(five[0], "k") == begun
+
+
+def test_nor_is_it_while_nobody_has_had_a_majority_for_a_few_rounds(
+    five: Servers, new_redlock: NewRedlock
+) -> None:
+    begun = leave_on(five[:4])
+    clock = LeapingClock()
+    seen: list[list[str | None]] = []
+    redlock = new_redlock(five.urls, clock=clock)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clock, "sleep", lambda _: seen.append(holders_on(five[:4], "k")))
+        redlock.acquire("k")
+    assert seen[:5] == [begun] * 5
 
 
 def test_a_lease_that_is_left_on_a_minority_is_nobody_s_to_free(

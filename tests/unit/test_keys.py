@@ -643,6 +643,7 @@ def test_a_wrong_call_is_the_type_error_of_the_signature(
         name(lock_key, *args, **kwargs)
 
     assert caught.value.args == expected.value.args
+    assert "lambda" not in str(caught.value.__context__)
 
 
 DEFAULTS = st.sampled_from([[], "'quoted'", object(), None, 1.5])

@@ -121,7 +121,8 @@ with Worker({project.module!r}, Path({str(project.folder)!r}), name="orphan") as
 def test_a_project_runs_on_rabbitmq(new_project: NewProject, rabbitmq: str) -> None:
     project = new_project("locked", broker=rabbitmq)
     results = [project.tasks.rescheduling.delay("key") for _ in range(3)]
-    assert project.queue_length() == 3
+    # Published without waiting for the broker to confirm.
+    eventually(lambda: project.queue_length() == 3)
     worker = project.start_worker(concurrency=2)
     assert [result.get(timeout=GET_WITHIN) for result in results] == [0, 0, 0]
     assert project.most_at_once(key="key") == 1

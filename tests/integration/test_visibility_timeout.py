@@ -89,15 +89,18 @@ def wait_until_redelivered(project: Project, result: AsyncResult[Any], times: in
 
 @pytest.fixture(scope="module")
 def long_ones(late: Project, early: Project) -> dict[str, tuple[Project, Any, Watch]]:
-    """Tasks that run, or wait for their eta, for more than twice the visibility timeout."""
+    """Tasks that run, or wait for their eta, for more than twice the visibility timeout.
+
+    Each has a key of its own: both projects lock on the same nodes.
+    """
     began = time.monotonic()
     started = {
         "a long task": (late, late.tasks.plain.delay("long", "long")),
         "an eta, acknowledged late": (
-            late, late.tasks.plain.apply_async(("eta",), countdown=LONG_S)
+            late, late.tasks.plain.apply_async(("late",), countdown=LONG_S)
         ),
         "an eta, acknowledged early": (
-            early, early.tasks.plain.apply_async(("eta",), countdown=LONG_S)
+            early, early.tasks.plain.apply_async(("early",), countdown=LONG_S)
         ),
         "an eta and a long task": (
             early, early.tasks.plain.apply_async(("both", "both"), countdown=LONG_S)

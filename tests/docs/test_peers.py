@@ -74,7 +74,7 @@ def celery_once(app: Celery, broker: Server, server: Server) -> Package:
     vars(import_module("celery_once.backends.redis"))["redis"] = None
     app.conf.ONCE = {"backend": "celery_once.backends.Redis", "settings": {"url": server.url}}
 
-    @app.task(base=import_module("celery_once").QueueOnce)
+    @app.task(shared=False, base=import_module("celery_once").QueueOnce)
     def pay(x: object) -> None: ...
 
     def ends() -> None:
@@ -87,7 +87,7 @@ def celery_singleton(app: Celery, broker: Server, server: Server) -> Package:
     vars(import_module("celery_singleton.backends"))["_backend"] = None  # likewise
     app.conf.singleton_backend_url = server.url
 
-    @app.task(base=import_module("celery_singleton").Singleton)
+    @app.task(shared=False, base=import_module("celery_singleton").Singleton)
     def pay(x: object) -> None: ...
 
     def ends() -> None:
@@ -99,7 +99,9 @@ def celery_singleton(app: Celery, broker: Server, server: Server) -> Package:
 def celery_heimdall(app: Celery, broker: Server, server: Server) -> Package:
     app.conf.update(result_backend=server.url)
 
-    @app.task(base=import_module("celery_heimdall").HeimdallTask, heimdall={"unique": True})
+    @app.task(
+        shared=False, base=import_module("celery_heimdall").HeimdallTask, heimdall={"unique": True}
+    )
     def pay(x: object) -> None: ...
 
     def ends() -> None:

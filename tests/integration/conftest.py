@@ -16,7 +16,7 @@ from tests.support.project import Project
 from tests.support.requirements import rabbitmq_url
 
 NewProject = Callable[..., Project]
-NewNodes = Callable[[int], Servers]
+NewNodes = Callable[..., Servers]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -90,9 +90,9 @@ def key(project: Project) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def new_nodes(_has_server: None) -> Iterator[NewNodes]:
-    """Start lock nodes that this test file has to itself: `new_nodes(3)`."""
+    """Start lock nodes that this test file has to itself: `new_nodes(3)`, with arguments if any."""
     with ExitStack() as stack:
-        yield lambda count: stack.enter_context(start_servers(count))
+        yield lambda count, *args: stack.enter_context(start_servers(count, *args))
 
 
 @pytest.fixture(scope="module")

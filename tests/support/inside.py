@@ -19,6 +19,8 @@ from celery import Celery, current_task
 
 from celery_redlock import current_lease
 
+from .eventually import eventually
+
 FOLDER_VARIABLE = "REDLOCK_TEST_FOLDER"
 """Names the folder that a test and its workers share."""
 
@@ -84,6 +86,11 @@ class Inside:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"nobody opened the gate {gate}")
             time.sleep(_POLL_S)
+
+    def wait_until_stored(self, state: str) -> None:
+        """Wait until the backend has this state of the task that calls this."""
+        result = self.app.AsyncResult(str(current_task.request.id))
+        eventually(lambda: result.state == state, f"{state} is stored", GATE_PATIENCE)
 
     def run(self, gate: str | None = None, **more: Any) -> int | None:
         """Be the body of a task: note "begin", wait at `gate`, note "end", return the token."""

@@ -52,8 +52,8 @@ def body(task: SingletonTask, key: str, gate: str | None, how: str) -> Any:
             raise Wrong(key)
         case "exit" if not is_redelivered:
             raise SystemExit(3)
-        case "retry" if task.request.retries == 0:
-            raise task.retry(countdown=0)
+        case "retry":
+            retry_once(task)
         case "ignore":
             raise Ignore
         case "reject":
@@ -68,6 +68,14 @@ def body(task: SingletonTask, key: str, gate: str | None, how: str) -> Any:
         case "eat":
             eat()
     return "done"
+
+
+def retry_once(task: SingletonTask) -> None:
+    """Raise Retry, in the first run."""
+    if task.request.retries == 0:
+        raise task.retry(countdown=0)
+    # Celery stores it after it has sent the retry, be it over the end of that.
+    inside.wait_until_stored("RETRY")
 
 
 def allocate_more_than_allowed() -> None:

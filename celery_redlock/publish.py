@@ -81,7 +81,7 @@ def next_in_line(name: str) -> str:
 
 def is_in_canvas(options: Mapping[str, Any]) -> bool:
     """Tell whether a message published with these options belongs to a canvas."""
-    return any(options.get(option) for option in _CANVAS)
+    return any(options[option] for option in _CANVAS & options.keys())
 
 
 def is_from_beat(options: Mapping[str, Any]) -> bool:

@@ -20,7 +20,6 @@ from .quorum import (
     Verdict,
     chosen_token,
     confirm_verdict,
-    confirming,
     grant_verdict,
     leading_holder,
     majority,
@@ -65,9 +64,7 @@ class Acquisition:
         self._verify = verify
         self._highest_seen = 0
 
-    def win(
-        self, attempt: Attempt, label: str | None, wait: float, *, is_reservation: bool = False
-    ) -> Lease:
+    def win(self, attempt: Attempt, label: str | None, wait: float) -> Lease:
         """Make attempts until one succeeds, or it is of no use to go on."""
         asked_at = self._clock.now()
         is_given_owner = bool(attempt.owner)
@@ -76,7 +73,8 @@ class Acquisition:
             rounds += 1
             began = self._clock.now()
             if not is_given_owner:
-                attempt = attempt._replace(owner=new_owner(label, is_reservation=is_reservation))
+                owner = new_owner(label, is_reservation=attempt.is_reservation)
+                attempt = attempt._replace(owner=owner)
             with self._pool.channel() as channel:
                 refuse_misconfigured(self._nodes)
                 outcome = self._try(channel, attempt, rounds)
@@ -108,14 +106,15 @@ class Acquisition:
         started = self._clock.now()
         proposed = max(self._clock.wall_us(), self._highest_seen + 1)
         grants = self._rounds.grant(channel, attempt, proposed)
-        self._note_tokens(grants)
+        if attempt.gets_token:
+            self._note_tokens(grants)
         verdict = grant_verdict(grants)
         is_long_split = verdict is Verdict.CONTENDED and rounds > _LONG_CONTENDED_ROUNDS
         if verdict is Verdict.WON or is_long_split:
             self._rounds.clear(channel, attempt, grants)
         if verdict is Verdict.WON:
-            token = chosen_token(grants)
-            if self._confirm(channel, attempt, token, grants):
+            token, already = chosen_token(grants)
+            if already >= self._quorum or self._confirm(channel, attempt, token, already, grants):
                 lease = self._lease(attempt, token, started)
                 if attempt.supersedes:
                     lease.took_over = any(
@@ -128,12 +127,17 @@ class Acquisition:
         return self._refusal(attempt.key, verdict, grants)
 
     def _confirm(
-        self, channel: Channel, attempt: Attempt, token: int, grants: Sequence[GrantReply | None]
+        self,
+        channel: Channel,
+        attempt: Attempt,
+        token: int,
+        already: int,
+        grants: Sequence[GrantReply | None],
     ) -> bool:
-        """Tell whether a majority has `token` as its floor: only then is it ours alone."""
-        already = confirming(grants, token)
-        if already >= self._quorum:
-            return True
+        """Give a majority `token` as its floor, which `already` nodes have: then it is ours alone.
+
+        Tell whether it was done.
+        """
         behind = unconfirmed(grants, token)
         acks = self._rounds.confirm(channel, attempt, token, behind, already)
         return confirm_verdict(acks, already) is Verdict.WON

@@ -16,7 +16,7 @@ from . import home
 from .clock import Clock
 from .errors import ConfigurationError
 from .exchange import Exchange, Replies, Reply
-from .link import Link, is_error, pack
+from .link import ErrorReply, Link, is_error, pack
 from .node import Node
 from .poller import Poller, new_poller
 from .quorum import Failed, majority
@@ -72,22 +72,18 @@ class Channel:
         It returns as soon as `is_decided` says so of the replies so far (None: none yet), or when
         the node timeout has passed; then whoever has not answered is Failed.
         """
-        exchange = Exchange(pack(command), 1, len(self.nodes), lambda raws: parse(raws[0]))
-        self._run(exchange, is_decided, among)
-        return exchange.replies
+        return self.ask_batch([command], lambda raws: parse(raws[0]), is_decided, among)
 
     def ask_batch(
         self,
         commands: Sequence[Command],
-        parse: Callable[[object], Reply],
-        is_decided: Callable[[Replies[list[Reply]]], bool],
+        parse: Callable[[list[object]], Reply],
+        is_decided: Callable[[Replies[Reply]], bool],
         among: Sequence[int],
-    ) -> Replies[list[Reply]]:
-        """Send several commands in one write a node; a node's reply is the list of all of them."""
-        exchange = Exchange(
-            b"".join([pack(command) for command in commands]), len(commands), len(self.nodes),
-            lambda raws: [parse(raw) for raw in raws],
-        )  # fmt: skip
+    ) -> Replies[Reply]:
+        """Send several commands in one write a node; `parse` is given all that a node answers."""
+        payload = b"".join(map(pack, commands))
+        exchange = Exchange(payload, len(commands), len(self.nodes), parse)
         self._run(exchange, is_decided, among)
         return exchange.replies
 
@@ -99,15 +95,18 @@ class Channel:
     ) -> None:
         now = self._clock.now()
         deadline = now + self._node_timeout
-        replies = exchange.replies
+        payload, count, first, replies = (
+            exchange.payload, exchange.count, exchange.first, exchange.replies
+        )  # fmt: skip
         for index, link in enumerate(self._links):
             if link is None or index not in among:
                 replies[index] = Failed(self._why_not(index, now))
                 continue
-            exchange.first[index] = link.sent
-            link.send(exchange.payload, exchange.count, now)
-            if link.is_blocked:
-                self._poller.register(link.fd, writing=True)
+            first[index] = link.sent
+            if link.send(payload, count, now):
+                continue
+            # It is blocked, or is not any more.
+            self._poller.register(link.fd, writing=link.is_blocked)
             if link.closed:
                 replies[index] = Failed(link.closed)
                 self._drop(index)
@@ -144,14 +143,12 @@ class Channel:
         was_blocked = link.is_blocked
         if was_blocked:
             link.flush()
-        number = link.received
-        for raw in link.receive(now):
-            if isinstance(raw, Exception) and self._is_mended(link, number, raw, now):
-                if exchange:
-                    exchange.repeat(index, number, link, now)
-            elif exchange:
-                exchange.take(index, number, raw)
-            number += 1
+        first = link.received
+        raws = link.receive(now)
+        if ErrorReply in map(type, raws):
+            self._heed_errors(index, link, first, raws, now, exchange)
+        if exchange:
+            exchange.take(index, first, raws)
         if link.closed:
             self._drop(index)
             if exchange and exchange.replies[index] is None:
@@ -160,14 +157,18 @@ class Channel:
             self._poller.register(link.fd, writing=link.is_blocked)
 
     @staticmethod
-    def _is_mended(link: Link, number: int, error: Exception, now: float) -> bool:
-        """Do what an error reply calls for; tell whether its request may be repeated."""
-        if is_error(error, "NOSCRIPT"):
-            link.reload_scripts(number, now)
-            return True
-        if is_error(error, "READONLY"):
-            link.fail("it became a replica", blames_node=True)
-        return False
+    def _heed_errors(
+        index: int, link: Link, first: int, raws: list[object], now: float,
+        exchange: Exchange[Reply] | None,
+    ) -> None:  # fmt: skip
+        """Do what error replies call for: load the scripts again, or give up a replica."""
+        for number, raw in enumerate(raws, first):
+            if is_error(raw, "NOSCRIPT"):
+                link.reload_scripts(number, now)
+                if exchange:
+                    exchange.repeat(index, number, link, now)
+            elif is_error(raw, "READONLY"):
+                link.fail("it became a replica", blames_node=True)
 
     # ---- who can be asked
 
@@ -198,13 +199,14 @@ class Channel:
         return lambda: any(not link.closed and link.received < sent for link, sent in owing)
 
     def _without_suspects(self, indices: list[int], now: float) -> list[int]:
-        trusted = []
-        for index in indices:
-            link = self._links[index]
-            if link is None or link.is_blocked:
-                continue
-            if link.sent == link.received or now - link.owed_since <= self._node_timeout:
-                trusted.append(index)
+        lately = now - self._node_timeout
+        trusted = [
+            index
+            for index in indices
+            if (link := self._links[index])
+            and not link.is_blocked
+            and (link.sent == link.received or link.owed_since >= lately)
+        ]
         return trusted if len(trusted) >= self.quorum else indices
 
     def _why_not(self, index: int, now: float) -> str:

@@ -16,7 +16,14 @@ _NOT_ASKED = sys.maxsize
 
 
 class Exchange(Generic[Reply]):
-    """One round under way: what was asked, and which replies answer it."""
+    """One round under way: what was asked, and which replies answer it.
+
+    Attributes:
+        payload: What a node is sent.
+        count: How many requests that is.
+        replies: What each node says, all in all.
+        first: For each node, the number of its first reply to this.
+    """
 
     __slots__ = ("_parse", "_raws", "_repeated", "count", "first", "payload", "replies")
 
@@ -31,17 +38,19 @@ class Exchange(Generic[Reply]):
         self._raws: dict[int, list[object]] = {}
         self._repeated: set[int] = set()
 
-    def take(self, index: int, number: int, raw: object) -> None:
-        """Keep reply `number` if it is one of this round's; the last completes the node's."""
-        if not 0 <= number - self.first[index] < self.count:
-            return
-        if self.count == 1:
-            self.replies[index] = self._parse([raw])
-            return
-        raws = self._raws.setdefault(index, [])
-        raws.append(raw)
-        if len(raws) == self.count:
-            self.replies[index] = self._parse(raws)
+    def take(self, index: int, number: int, raws: list[object]) -> None:
+        """Keep those of a node's replies, from `number` on, that are this round's.
+
+        The last one completes what the node says.
+        """
+        if number != self.first[index] or len(raws) != self.count:
+            begin = self.first[index] - number
+            kept = self._raws.setdefault(index, [])
+            kept += raws[max(0, begin) : max(0, begin + self.count)]
+            if len(kept) != self.count:
+                return
+            raws = kept
+        self.replies[index] = self._parse(raws)
 
     def repeat(self, index: int, number: int, link: Link, now: float) -> None:
         """Send the request again, once, if it is this round's: its server had lost the scripts."""
@@ -49,6 +58,7 @@ class Exchange(Generic[Reply]):
             return
         if index in self._repeated:
             self.replies[index] = Failed("it keeps forgetting its scripts")
+            self.first[index] = _NOT_ASKED
             return
         self._repeated.add(index)
         self._raws.pop(index, None)

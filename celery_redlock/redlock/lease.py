@@ -60,7 +60,7 @@ class Lease:
         key: Name of the lock.
         owner: The value under which the nodes hold it.
         token: Fencing token: larger than that of every lease on this key that was complete before
-            this one was asked for. µs since the epoch, roughly.
+            this one was asked for. µs since the epoch, roughly. 0: it is a reservation without one.
         ttl_ms: Expiry set on every node, ms.
         deadline: When it ends unless it is extended, seconds on the boot-time clock, drift taken
             off.
@@ -115,6 +115,7 @@ class Lease:
 
         Raises:
             LeaseLost: It was lost or released, or no quorum could be asked: do not write.
+            ConfigurationError: It is a reservation, under which nothing is to be written.
         """
         if self.is_released:
             raise LeaseLost(self.key, "it was released")

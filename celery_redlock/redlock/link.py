@@ -14,6 +14,7 @@ from .scripts import ALL, Argument
 _OUTBOX_LIMIT = 1 << 20
 _READ_SIZE = 1 << 16
 _NOTHING = object()
+ErrorReply = hiredis.ReplyError
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -24,10 +25,10 @@ pack = cast(Callable[[tuple[Argument, ...]], bytes], hiredis.pack_command)
 
 def is_error(raw: object, prefix: str) -> bool:
     """Tell whether a raw reply is an error of the kind that starts with `prefix`."""
-    return isinstance(raw, hiredis.ReplyError) and str(raw).startswith(prefix)
+    return isinstance(raw, ErrorReply) and str(raw).startswith(prefix)
 
 
-_LOAD_SCRIPTS = b"".join(pack(("SCRIPT", "LOAD", script.text)) for script in ALL)
+_LOAD_SCRIPTS = b"".join(pack(script.loading) for script in ALL)
 
 
 class Connection(Protocol):
@@ -93,25 +94,31 @@ class Link:
         self.owed_since = 0.0
         self.closed: str | None = None
 
-    def send(self, payload: bytes, requests: int, now: float) -> None:
-        """Write `payload`, without ever blocking; what the socket does not take is kept."""
+    def send(self, payload: bytes, requests: int, now: float) -> bool:
+        """Write `payload`, without ever blocking; what the socket does not take is kept.
+
+        Returns:
+            Whether it took all.
+        """
         if self.sent == self.received:
             self.owed_since = now
         self.sent += requests
         if self.is_blocked:
             self._outbox += payload
             self.flush()
-            return
+            return False
         try:
             taken = self._socket.send(payload)
         except _WOULD_BLOCK:
             taken = 0
         except OSError as error:
             self.fail(str(error))
-            return
-        if taken < len(payload):
-            self._outbox += payload[taken:]
-            self.is_blocked = True
+            return False
+        if taken == len(payload):
+            return True
+        self._outbox += payload[taken:]
+        self.is_blocked = True
+        return False
 
     def flush(self) -> None:
         """Write what is left over, as far as the socket takes it."""
@@ -141,9 +148,8 @@ class Link:
                 break
             try:
                 self._reader.feed(data)
-                while (raw := self._reader.gets()) is not _NOTHING:
-                    if not isinstance(raw, hiredis.PushNotification):
-                        raws.append(raw)
+                # A loop of the interpreter's own: this is where a round spends its time.
+                raws += iter(self._reader.gets, _NOTHING)
             except hiredis.ProtocolError as error:
                 self.fail(f"no Redis reply: {error}")
                 break
@@ -151,6 +157,8 @@ class Link:
             # more than the poll can see.
             if len(data) < _READ_SIZE and not self._is_tls:
                 break
+        if hiredis.PushNotification in map(type, raws):
+            raws = [raw for raw in raws if not isinstance(raw, hiredis.PushNotification)]
         if raws:
             self.received += len(raws)
             self.owed_since = now

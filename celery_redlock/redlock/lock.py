@@ -61,7 +61,7 @@ class Redlock:
         restart_guard: Whether a node that was started lately must wait before it votes.
             None: yes with 3 nodes and more, no with one.
         key_prefix: What every key on the nodes starts with.
-        floor_ttl: How long a node remembers the highest token of a lock after its last use, s.
+        floor_ttl: How long a node remembers the highest token of a lock after its last lease, s.
         observers: Called with every event (see `events`).
         clock: Time; None for the machine's.
 
@@ -165,9 +165,11 @@ class Redlock:
     ) -> Lease:
         """Return a lease that only saves work: nothing runs under it, so it may exceed `max_ttl`.
 
+        It has no token (0) unless it supersedes somebody, and is never renewed.
+
         Args:
             key: Name of the lock.
-            ttl: How long it is held, seconds; nobody renews it.
+            ttl: How long it is held, seconds.
             label: Who asks, for people and tools: a task's id. None: this process.
             supersedes: An owner whose hold may be taken over.
             owner: The owner to be, if somebody has been told of it already; used only once.
@@ -179,8 +181,11 @@ class Redlock:
         """
         check_seconds("ttl", ttl, above_zero=True)
         ttl_ms = math.ceil(ttl * 1000)
-        attempt = Attempt(key, owner or "", ttl_ms, supersedes or "", highest_floor=highest_floor)
-        return self._acquisition.win(attempt, label, 0.0, is_reservation=True)
+        attempt = Attempt(
+            key, owner or "", ttl_ms, supersedes or "", highest_floor=highest_floor,
+            is_reservation=True,
+        )  # fmt: skip
+        return self._acquisition.win(attempt, label, 0.0)
 
     # ---- extend
 
@@ -190,6 +195,7 @@ class Redlock:
         Raises:
             LeaseLost: It is over: its deadline has passed, or a majority has moved on.
             QuorumUnavailable: No majority answered; it still stands until its deadline.
+            ConfigurationError: It is a reservation.
         """
         [outcome] = self.extend_all([lease])
         if outcome:
@@ -204,7 +210,7 @@ class Redlock:
 
     def _extend_with(self, pool: Pool, leases: Sequence[Lease]) -> list[RedlockError | None]:
         # What is over is not asked for: it would be held against others for another ttl.
-        standing = [lease for lease in leases if self._why_over(lease) is None]
+        standing = [lease for lease in leases if self._why_not(lease) is None]
         outcomes: dict[Lease, RedlockError | None] = {}
         for begin in range(0, len(standing), _BATCH):
             batch = standing[begin : begin + _BATCH]
@@ -213,15 +219,15 @@ class Redlock:
                 replies = self._rounds.extend(channel, batch)
             for lease, its_replies in zip(batch, replies, strict=True):
                 outcomes[lease] = self._extended(lease, its_replies, started)
-        return [outcomes.get(lease) or self._why_over(lease) for lease in leases]
+        return [outcomes.get(lease) or self._why_not(lease) for lease in leases]
 
     def _extended(
         self, lease: Lease, replies: Sequence[ExtendReply | None], started: float
     ) -> RedlockError | None:
         verdict = extend_verdict(replies)
-        if verdict is Verdict.LOST and self._why_over(lease) is None:
+        if verdict is Verdict.LOST and self._why_not(lease) is None:
             lease.is_lost = True
-        if over := self._why_over(lease):
+        if over := self._why_not(lease):
             return over
         if verdict is not Verdict.WON:
             return unavailable("extend", lease.key, replies, self.nodes, "it had lost the key")
@@ -231,7 +237,12 @@ class Redlock:
         return None
 
     @staticmethod
-    def _why_over(lease: Lease) -> LeaseLost | None:
+    def _why_not(lease: Lease) -> RedlockError | None:
+        if not lease.token:
+            return ConfigurationError(
+                f"cannot extend {lease.key!r}: it is reserved, which is never renewed; "
+                "reserve it for longer"
+            )
         # First: a look at it may show that another process has given it back.
         is_lost = lease.lost
         if lease.is_released:

@@ -134,7 +134,7 @@ class Node:
         asked_at = self.clock.now()
         # In one write: each step more is one that a busy interpreter may delay.
         questions = [("INFO", "server"), ("INFO", "replication")]
-        loading = [("SCRIPT", "LOAD", script.text) for script in ALL]
+        loading = [script.loading for script in ALL]
         connection.send_packed_command(connection.pack_commands([*questions, *loading]))
         info = dict(_info(connection.read_response())) | dict(_info(connection.read_response()))
         for _ in loading:

@@ -30,7 +30,8 @@ class Granted(NamedTuple):
 class Busy(NamedTuple):
     """The node holds the key for somebody else.
 
-    Or it has served somebody else since, which ends a hand-over; then `holder` may be '': nobody.
+    Or it has served somebody else since, which ends a hand-over, or was freed while it was asked;
+    then `holder` may be '': nobody.
     """
 
     holder: str
@@ -137,13 +138,13 @@ def guard_s(max_ttl: float, max_clock_skew: float) -> float:
 def grant_verdict(replies: Sequence[GrantReply | None]) -> Verdict:
     """Return how an attempt stands: WON, HELD, CONTENDED, UNAVAILABLE, DONE, or PENDING.
 
-    HELD: one holder is known to have a majority, or a majority has served others since.
+    HELD: one holder is known to have a majority.
     CONTENDED: neither we nor, as far as the answers tell, anybody else has one, and enough nodes
     answer: ask again.
     """
     nodes = len(replies)
     quorum = majority(nodes)
-    kinds = [type(reply) for reply in replies]
+    kinds = list(map(type, replies))
     if Done in kinds:
         return Verdict.DONE
     granted, pending = kinds.count(Granted), kinds.count(type(None))
@@ -151,7 +152,7 @@ def grant_verdict(replies: Sequence[GrantReply | None]) -> Verdict:
         return Verdict.WON
     if granted + pending >= quorum:
         return Verdict.PENDING
-    holders = [reply.holder for reply in replies if isinstance(reply, Busy)]
+    holders = [reply.holder for reply in replies if isinstance(reply, Busy) and reply.holder]
     most = max(map(holders.count, holders), default=0)
     return _why_refused(most, kinds.count(Failed), pending, nodes)
 
@@ -188,9 +189,9 @@ def without_majority(replies: Sequence[GrantReply | None]) -> dict[int, Busy]:
 
     Whoever is not heard of counts for the holder.
     """
+    if Busy not in map(type, replies):
+        return {}
     busy = {index: reply for index, reply in enumerate(replies) if isinstance(reply, Busy)}
-    if not busy:
-        return busy
     holders = [reply.holder for reply in busy.values()]
     unheard = sum(reply is None or isinstance(reply, Failed) for reply in replies)
     return {
@@ -200,14 +201,14 @@ def without_majority(replies: Sequence[GrantReply | None]) -> dict[int, Busy]:
     }
 
 
-def chosen_token(replies: Iterable[GrantReply | None]) -> int:
-    """Return the token of a won attempt: the largest that a counted node granted."""
-    return max(reply.token for reply in replies if isinstance(reply, Granted))
+def chosen_token(replies: Iterable[GrantReply | None]) -> tuple[int, int]:
+    """Return the token of a won attempt, the largest that a counted node granted.
 
-
-def confirming(replies: Iterable[GrantReply | None], token: int) -> int:
-    """Return how many granting nodes have `token` as their floor already: they granted just it."""
-    return sum(isinstance(reply, Granted) and reply.token == token for reply in replies)
+    And how many nodes have it as their floor already: those that granted just it.
+    """
+    tokens = [reply.token for reply in replies if isinstance(reply, Granted)]
+    token = max(tokens)
+    return token, tokens.count(token)
 
 
 def unconfirmed(replies: Sequence[GrantReply | None], token: int) -> list[int]:

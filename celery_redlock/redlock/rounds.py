@@ -1,12 +1,13 @@
-"""The rounds: what is asked of the nodes, with which script, and when enough have answered."""
+"""The rounds: what is asked of the nodes, with which commands, and when enough have answered."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
-from .channel import Channel
+from .channel import Channel, Command
 from .errors import QuorumUnavailable
 from .lease import Lease, is_reservation
 from .node import Node
@@ -30,14 +31,17 @@ from .scripts import (
     EXTEND,
     GRANT,
     RELEASE,
+    Argument,
     as_ack,
     as_extend,
     as_grant,
     as_release,
+    as_reserved,
     as_time,
     done_key,
     evalsha,
     lock_keys,
+    reserving,
 )
 
 _UNDER_WAY_MS = 60_000
@@ -54,6 +58,7 @@ class Attempt(NamedTuple):
         supersedes: An owner that may be replaced; '' for nobody.
         unless_done: A label whose done mark ends the attempt; '' for none.
         highest_floor: A node with a higher one refuses; 0 for none.
+        is_reservation: Nothing will run under it.
     """
 
     key: str
@@ -62,6 +67,13 @@ class Attempt(NamedTuple):
     supersedes: str = ""
     unless_done: str = ""
     highest_floor: int = 0
+    is_reservation: bool = False
+
+    @property
+    def gets_token(self) -> bool:
+        """Whether nodes that grant give it one: under a reservation nobody has a use for it."""
+        # To replace another owner takes the script.
+        return not self.is_reservation or self.supersedes != "" or self.highest_floor > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +93,15 @@ class Rounds:
     def grant(
         self, channel: Channel, attempt: Attempt, proposed_us: int
     ) -> Sequence[GrantReply | None]:
-        """Ask every node that may vote for the lock."""
+        """Ask every node that may vote for the lock.
+
+        Without the script if no token is wanted: that takes the servers a fraction of the time.
+        """
         keys: tuple[str, ...] = lock_keys(self.prefix, attempt.key)
+        if not attempt.gets_token:
+            commands = reserving(keys[0], attempt.owner, attempt.ttl_ms)
+            parse = partial(as_reserved, attempt.owner.encode())
+            return channel.ask_batch(commands, parse, _is_granted_or_not, channel.voters())
         if attempt.unless_done:
             keys += (done_key(self.prefix, attempt.key, attempt.unless_done),)
         command = evalsha(
@@ -122,12 +141,12 @@ class Rounds:
         if not among:
             return
         keys = lock_keys(self.prefix, attempt.key)
-        command = evalsha(RELEASE, keys, attempt.owner, 0, self.floor_ttl_ms, 0, 0)
+        commands = _releasing(keys, attempt.owner, 0, self.floor_ttl_ms, 0, 0)
 
         def is_decided(acks: Sequence[AckReply | None]) -> bool:
             return all(acks[index] is not None for index in holding)
 
-        channel.ask(command, as_release, is_decided, among)
+        channel.ask_batch(commands, _as_released, is_decided, among)
 
     def clear(
         self, channel: Channel, attempt: Attempt, grants: Sequence[GrantReply | None]
@@ -141,14 +160,13 @@ class Rounds:
         minority = without_majority(grants)
         if not minority:
             return
-        is_lease = not is_reservation(attempt.owner)
         keys = lock_keys(self.prefix, attempt.key)
         for index, (holder, remaining_ms, _) in minority.items():
             # As far as can be told: it may have had another ttl.
             is_old = remaining_ms < attempt.ttl_ms - _UNDER_WAY_MS
-            if is_reservation(holder) and (is_lease or is_old):
-                command = evalsha(RELEASE, keys, holder, 0, self.floor_ttl_ms, 0, 0)
-                channel.ask(command, as_release, lambda _: True, [index])
+            if is_reservation(holder) and (is_old or not attempt.is_reservation):
+                commands = _releasing(keys, holder, 0, self.floor_ttl_ms, 0, 0)
+                channel.ask_batch(commands, _as_released, lambda _: True, [index])
 
     def extend(
         self, channel: Channel, leases: Sequence[Lease]
@@ -161,7 +179,7 @@ class Rounds:
             )
             for lease in leases
         ]  # fmt: skip
-        replies = channel.ask_batch(commands, as_extend, _are_extended_or_not, channel.holders())
+        replies = channel.ask_batch(commands, _as_extends, _are_extended_or_not, channel.holders())
         return [_of_lease(replies, number) for number in range(len(leases))]
 
     def release(
@@ -171,23 +189,41 @@ class Rounds:
         keys: tuple[str, ...] = lock_keys(self.prefix, lease.key)
         if done:
             keys += (done_key(self.prefix, lease.key, done),)
-        command = evalsha(
-            RELEASE, keys, lease.owner, lease.token, self.floor_ttl_ms, keep_ms, done_ttl_ms,
+        commands = _releasing(
+            keys, lease.owner, lease.token, self.floor_ttl_ms, keep_ms, done_ttl_ms,
             lease.superseded,
         )  # fmt: skip
 
         def is_decided(acks: Sequence[AckReply | None]) -> bool:
             return confirm_verdict(acks, 0) is not Verdict.PENDING
 
-        return channel.ask(command, as_release, is_decided, channel.everyone())
+        return channel.ask_batch(commands, _as_released, is_decided, channel.everyone())
 
     def time(self, channel: Channel) -> Sequence[float | Failed | None]:
         """Ask every node for its wall clock, and wait for all but those that are hung."""
         return channel.ask(("TIME",), as_time, lambda times: None not in times, channel.holders())
 
 
+def _releasing(keys: tuple[str, ...], owner: str, *argv: Argument) -> list[Command]:
+    """Return the commands that free what `owner` holds; the last one's reply counts.
+
+    A server that has lost its scripts takes a reservation all the same, and for long. Its release
+    must not be lost to that, for nobody may be waiting for the answer: it brings the script along.
+    """
+    release = evalsha(RELEASE, keys, owner, *argv)
+    return [RELEASE.loading, release] if is_reservation(owner) else [release]
+
+
+def _as_released(raws: list[object]) -> AckReply:
+    return as_release(raws[-1])
+
+
 def _is_granted_or_not(grants: Sequence[GrantReply | None]) -> bool:
     return grant_verdict(grants) is not Verdict.PENDING
+
+
+def _as_extends(raws: list[object]) -> list[ExtendReply]:
+    return [as_extend(raw) for raw in raws]
 
 
 def _are_extended_or_not(replies: Sequence[list[ExtendReply] | Failed | None]) -> bool:

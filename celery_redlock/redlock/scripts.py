@@ -1,4 +1,4 @@
-"""The four scripts, what they are given and what they reply.
+"""The four scripts, and what goes without one: what they are given and what they reply.
 
 KEYS of each: the lock key, the floor key and, where said, the done mark. The keys share a hash
 tag. Times are ms and tokens µs since the epoch, unless said otherwise.
@@ -51,6 +51,11 @@ class Script:
     text: str
     sha: str
 
+    @property
+    def loading(self) -> tuple[str, str, str]:
+        """The command that has a server load it."""
+        return ("SCRIPT", "LOAD", self.text)
+
 
 def _load(name: str) -> Script:
     text = (files(__package__) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
@@ -65,6 +70,7 @@ RELEASE = _load("release")
 ALL = (GRANT, CONFIRM, EXTEND, RELEASE)
 
 Argument = bytes | str | int
+_RESERVED = Granted(0)
 
 
 def evalsha(script: Script, keys: tuple[str, ...], *argv: Argument) -> tuple[Argument, ...]:
@@ -94,6 +100,27 @@ def as_grant(raw: object) -> GrantReply:
         case [2, int(left)]:
             return Done(left)
     return Failed(_unexpected(raw))
+
+
+def reserving(lock: str, owner: str, ttl_ms: int) -> list[tuple[Argument, ...]]:
+    """Return the commands that set a lock key if nobody has it, and tell who has it then."""
+    return [("SET", lock, owner, "PX", ttl_ms, "NX"), ("GET", lock), ("PTTL", lock)]
+
+
+def as_reserved(owner: bytes, raws: list[object]) -> GrantReply:
+    """Return what the raw replies to `reserving` mean: a grant has the token 0."""
+    done, holder, pttl = raws
+    is_refused = isinstance(done, Exception)
+    if holder == owner and not is_refused:
+        return _RESERVED
+    # A full server, say, still tells a duplicate. A replica tells what another node does.
+    is_busy = done is None or (is_refused and not str(done).startswith("READONLY"))
+    if is_busy and isinstance(holder, bytes) and isinstance(pttl, int):
+        return Busy(holder.decode(errors="replace"), pttl, 0)
+    if done is None and holder is None and isinstance(pttl, int):
+        # It was freed in between.
+        return Busy("", 0, 0)
+    return Failed(_unexpected(next((raw for raw in raws if isinstance(raw, Exception)), raws)))
 
 
 def as_ack(raw: object) -> AckReply:

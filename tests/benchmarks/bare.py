@@ -1,4 +1,4 @@
-"""The yardstick: the same scripts over bare sockets, and nothing else that a lock has to do.
+"""The yardstick: the same scripts and commands over bare sockets, and nothing else of a lock.
 
 No deadline, no token, no error is looked at; a reply that is late by a round is still counted off.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import hiredis
 
 from celery_redlock.redlock.quorum import majority
-from celery_redlock.redlock.scripts import ALL, GRANT, RELEASE, evalsha, lock_keys
+from celery_redlock.redlock.scripts import ALL, GRANT, RELEASE, evalsha, lock_keys, reserving
 
 _TTL_MS, _FLOOR_TTL_MS, _SKEW_US = 5_000, 3_600_000, 1_000_000
 _pack: Any = hiredis.pack_command
@@ -51,24 +51,30 @@ class BareLock:
         """Get the lock; return its owner and token."""
         owner, now_us, keys = secrets.token_hex(16), time.time_ns() // 1000, lock_keys("bare", key)
         grant = evalsha(GRANT, keys, owner, _TTL_MS, now_us, _SKEW_US, _FLOOR_TTL_MS, "")
-        self._round(grant, lambda reply: reply[0] == 1)
+        self._round([grant], lambda reply: reply[0] == 1)
         return owner, now_us
+
+    def reserve(self, key: str) -> None:
+        """Get the lock as a message does."""
+        [lock, _] = lock_keys("bare", key)
+        # The last reply says how long it stands.
+        self._round(reserving(lock, secrets.token_hex(16), _TTL_MS), lambda reply: reply > 0)
 
     def release(self, key: str, owner: str, token: int) -> None:
         """Give the lock back."""
         keys = lock_keys("bare", key)
         release = evalsha(RELEASE, keys, owner, token, _FLOOR_TTL_MS, 0, _FLOOR_TTL_MS)
-        self._round(release, lambda reply: reply in (0, 1))
+        self._round([release], lambda reply: reply in (0, 1))
 
     def acquire_and_release(self, key: str) -> None:
         """Get the lock and give it back."""
         self.release(key, *self.acquire(key))
 
-    def _round(self, command: tuple[object, ...], is_good: Callable[[Any], bool]) -> None:
-        payload = _pack(command)
+    def _round(self, commands: list[tuple[Any, ...]], is_good: Callable[[Any], bool]) -> None:
+        payload = b"".join(map(_pack, commands))
         for index, sock in enumerate(self._sockets):
             sock.send(payload)
-            self._owed[index] += 1
+            self._owed[index] += len(commands)
         good = 0
         while good < self._quorum:
             for fd, _ in self._poll.poll(50):

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]
 
 SINGLETON, OURS, PLAIN = "celery-singleton, one node", "celery-redlock, five nodes", "no lock"
 BARE = "bare sockets, five nodes"
-"""What the five nodes cost whoever asks them: the same script, and then no lock's `delay()`."""
+"""What the five nodes cost whoever asks them: the same commands, and then no lock's `delay()`."""
 
 
 NEAR, FAR = DISTANCES
@@ -106,7 +106,7 @@ def _delay_behind(bare: BareLock, task: Any) -> Callable[[], object]:
 
     def delay() -> None:
         number = next(numbers)
-        bare.acquire(str(number))
+        bare.reserve(str(number))
         task.delay(number)
 
     return delay

@@ -1,4 +1,4 @@
-"""Each script against each real server there is."""
+"""Each script, and what goes without one, against each real server there is."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ from celery_redlock.redlock.scripts import (
     as_extend,
     as_grant,
     as_release,
+    as_reserved,
     evalsha,
+    reserving,
 )
 from celery_redlock.testing import Server
 from tests.support.requirements import redis_versions
@@ -71,6 +73,12 @@ class Node:
         argv = (owner, ttl, proposed, skew, FLOOR_TTL, supersedes)
         optional = () if highest_floor is None else (highest_floor,)
         return as_grant(self._run(GRANT, keys, *argv, *optional))
+
+    def reserve(self, owner: str = "me", ttl: int = TTL) -> GrantReply:
+        pipeline = self.client.pipeline(transaction=False)
+        for command in reserving(LOCK, owner, ttl):
+            pipeline.execute_command(*command)
+        return as_reserved(owner.encode(), pipeline.execute(raise_on_error=False))
 
     def confirm(self, owner: str = "me", token: int = T) -> AckReply:
         return as_ack(self._run(CONFIRM, (LOCK, FLOOR), owner, token, TTL, FLOOR_TTL))
@@ -153,6 +161,73 @@ def node(redis_binary: Path, server_of: Callable[[Path], Server]) -> Iterator[No
 def assert_lives(node: Node, key: str, ttl: int) -> None:
     """It was given this ttl not longer than a slow machine takes for a test ago."""
     assert ttl - 20_000 < node.left(key) <= ttl
+
+
+# ---- without a script
+
+
+def test_a_free_lock_is_reserved_without_a_token(node: Node) -> None:
+    assert node.reserve("me") == Granted(0)
+    assert (node.holder, node.floor) == ("me", None)
+    assert_lives(node, LOCK, TTL)
+
+
+def test_a_reservation_leaves_the_floor_as_it_is(node: Node) -> None:
+    node.set_floor(T, 50_000)
+    assert node.reserve("me") == Granted(0)
+    assert node.release("me", 0) == Acknowledged()
+    assert (node.holder, node.floor) == (None, str(T))
+    assert node.left(FLOOR) <= 50_000
+
+
+def test_a_busy_lock_is_not_reserved_and_nothing_is_changed(node: Node) -> None:
+    node.set_holder("you", 20_000)
+    reply = node.reserve("me")
+    assert isinstance(reply, Busy)
+    assert (reply.holder, reply.floor) == ("you", 0)
+    assert 0 < reply.remaining_ms <= 20_000
+    assert node.holder == "you"
+    assert node.left(LOCK) <= reply.remaining_ms
+
+
+def test_a_busy_lock_without_an_end_is_not_reserved(node: Node) -> None:
+    node.client.set(LOCK, "somebody's shell")
+    assert node.reserve("me") == Busy("somebody's shell", -1, 0)
+
+
+def test_a_reservation_seen_twice_has_one_answer_and_one_effect(node: Node) -> None:
+    assert node.reserve("me", ttl=20_000) == Granted(0)
+    assert node.reserve("me", ttl=40_000) == Granted(0)
+    assert node.left(LOCK) <= 20_000
+
+
+def test_a_lease_that_takes_a_reservation_up_has_a_token_above_all_before(node: Node) -> None:
+    node.set_floor(T)
+    node.reserve("me")
+    assert node.grant("you", supersedes="me") == Granted(T + 1, took_over=True)
+
+
+def test_a_server_that_takes_no_more_reserves_nothing_and_says_why(node: Node) -> None:
+    node.client.config_set("maxmemory", "1")
+    reply = node.reserve("me")
+    assert isinstance(reply, Failed)
+    assert "OOM" in reply.error or "used memory" in reply.error
+    assert node.holder is None
+
+
+def test_a_server_that_takes_no_more_still_tells_who_has_the_lock(node: Node) -> None:
+    node.set_holder("you")
+    node.client.config_set("maxmemory", "1")
+    reply = node.reserve("me")
+    assert isinstance(reply, Busy)
+    assert reply.holder == "you"
+
+
+def test_a_key_that_is_not_the_lock_s_is_not_reserved(node: Node) -> None:
+    node.client.hset(LOCK, "somebody's", "data")
+    reply = node.reserve("me")
+    assert isinstance(reply, Failed)
+    assert "WRONGTYPE" in reply.error or "wrong kind" in reply.error
 
 
 # ---- GRANT

@@ -34,6 +34,11 @@ def assert_locks(new_redlock: NewRedlock, urls: list[str]) -> None:
     second = rival.acquire("k")
     assert second.token > lease.token
     rival.release(second, done="task")
+    assert redlock.drop("k", redlock.reserve("k", 60).owner)
+    reservation = redlock.reserve("k", 60)
+    rival.release(rival.acquire("k", supersedes=reservation.owner, unless_done="other"))
+    rival.mark_done("k", "task")
+    redlock.check()
 
 
 # ---- unix sockets
@@ -103,6 +108,17 @@ def test_the_database_of_the_url_is_used(five: Servers, new_redlock: NewRedlock)
 # ---- users and passwords
 
 
+RIGHTS = (
+    "~redlock:* +evalsha +script|load +info +get +set +del +pexpire +pttl +time +select +hello "
+    "+client"
+)
+
+
+def test_the_documentation_names_the_rights_that_will_do() -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "run-the-nodes.md"
+    assert f"user locks on >secret {RIGHTS}\n" in page.read_text(encoding="utf-8")
+
+
 @contextmanager
 def protected(count: int = 3) -> Iterator[Servers]:
     """Servers with a password, and a user who may do no more than the lock needs."""
@@ -110,10 +126,8 @@ def protected(count: int = 3) -> Iterator[Servers]:
         for server in servers:
             with server.client(password=SECRET) as client:
                 client.execute_command(
-                    "ACL", "SETUSER", "locker", "on", f">{SECRET}", "~redlock:*",
-                    "+evalsha", "+script|load", "+info", "+get", "+set", "+exists", "+del",
-                    "+pexpire", "+pttl", "+time", "+select", "+hello", "+client",
-                )  # fmt: skip
+                    "ACL", "SETUSER", "locker", "on", f">{SECRET}", *RIGHTS.split()
+                )
         yield servers
 
 

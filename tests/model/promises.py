@@ -25,13 +25,15 @@ def _is_backed(state: State, attempt: int, client: Client, quorum: int) -> bool:
 
 def completed_acquisitions_have_distinct_tokens(state: State, quorum: int) -> bool:
     """No two attempts that ever completed share a token."""
-    tokens = [client.token for client in state.clients if client.phase >= Phase.HELD]
+    tokens = [each.token for each in state.clients if each.phase >= Phase.HELD and each.token]
     return len(tokens) == len(set(tokens))
 
 
 def tokens_follow_real_time(state: State, quorum: int) -> bool:
-    """Whoever started after another completed has the higher token."""
-    return all(client.token > client.bar for client in state.clients if client.phase is Phase.HELD)
+    """Whoever started after another completed has the higher token, if it has one."""
+    return not any(
+        0 < client.token <= client.bar for client in state.clients if client.phase is Phase.HELD
+    )
 
 
 def no_extension_succeeds_once_overtaken(state: State, quorum: int) -> bool:
@@ -46,7 +48,7 @@ def an_overtaken_lease_never_regains_a_majority(state: State, quorum: int) -> bo
     newest = max(client.token if client.phase >= Phase.HELD else 0 for client in state.clients)
     return not any(
         client.phase >= Phase.HELD
-        and client.token < newest
+        and 0 < client.token < newest
         and _is_backed(state, attempt, client, quorum)
         for attempt, client in enumerate(state.clients)
     )

@@ -23,6 +23,7 @@ from .state import (
     GONE,
     GRANT,
     MESSAGES,
+    NO_TOKEN,
     RELEASE,
     Client,
     Luck,
@@ -136,6 +137,8 @@ class LockProtocol:
         tokens = {number: state.nodes[number].replies[attempt] for number in counted}
         token = max(tokens.values())
         confirmed = sum(granted == token for granted in tokens.values())
+        if token == NO_TOKEN:
+            return new_round(state, attempt, client._replace(phase=Phase.HELD))
         if self.rules.confirm is Confirm.NEVER_ASKED or confirmed >= self.confirmations:
             return new_round(state, attempt, client._replace(phase=Phase.HELD, token=token))
         after = new_round(state, attempt, client._replace(phase=Phase.CONFIRMING, token=token))
@@ -201,7 +204,9 @@ class LockProtocol:
         owner, superseded = self.owners[attempt], scope.attempts[attempt].supersedes
         if message == GRANT:
             highest_floor = self._highest_floor(state, attempt)
-            tokens = scripts.proposed_tokens(node, client, state.luck.now, scope)
+            tokens: Iterable[int] = (NO_TOKEN,)
+            if scope.attempts[attempt].gets_token:
+                tokens = scripts.proposed_tokens(node, client, state.luck.now, scope)
             return scripts.grant(node, owner, superseded, highest_floor, rules, tokens)
         if message == CONFIRM:
             return (scripts.confirm(node, owner, client.token, rules),)

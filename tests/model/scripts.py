@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .state import FREE, GONE, Client, Node, Phase
+from .state import FREE, GONE, NO_TOKEN, Client, Node, Phase
 from .variants import Confirm, Heal, Lost, Rules, Scope, Supersede, Vote
 
 TOKENS_PER_TICK = 16
@@ -35,16 +35,17 @@ def grant(
     rules: Rules,
     tokens: Iterable[int],
 ) -> Iterable[Answer]:
-    """GRANT: one answer for every token that it may get."""
+    """GRANT: one answer for every token that it may get, or the one that gives it none."""
     if node.owner == owner:
-        return (("grants again", owner, node.floor, node.floor),)
+        granted = NO_TOKEN if NO_TOKEN in tokens else node.floor
+        return (("grants again", owner, node.floor, granted),)
     if highest_floor is not None and node.floor > highest_floor:
         return (("is past", node.owner, node.floor, 0),)
     replaces = superseded is not None and (
         rules.supersede is Supersede.ANYONE or node.owner == superseded
     )
     if node.owner == FREE or replaces:
-        return [("grants", owner, token, token) for token in tokens]
+        return [("grants", owner, max(node.floor, token), token) for token in tokens]
     return (("is busy for", node.owner, node.floor, 0),)
 
 
@@ -72,9 +73,10 @@ def release(node: Node, owner: int, superseded: int | None, client: Client, rule
     """RELEASE: that of a lease raises the floor and frees what it superseded, too.
 
     That of a failed attempt has no token for it, and leaves what it would have superseded.
+    A reservation may have none, either.
     """
     is_lease = client.phase is Phase.RELEASING
     frees = node.owner == owner or (is_lease and node.owner == superseded)
     left = FREE if frees else node.owner
-    raises = rules.release_raises_floor and is_lease
+    raises = rules.release_raises_floor and is_lease and client.token
     return "releases", left, max(node.floor, client.token + 1) if raises else node.floor, 0

@@ -18,9 +18,12 @@ MESSAGES: Final = (GRANT, CONFIRM, EXTEND, RELEASE)
 GONE: Final = -1
 """Reply to EXTEND: this node can't be yours again."""
 
+NO_TOKEN: Final = -2
+"""Reply to a GRANT that gives no token."""
+
 
 class Phase(IntEnum):
-    """How far an attempt is. From HELD on it has completed, and has a token."""
+    """How far an attempt is. From HELD on it has completed, and has its token."""
 
     IDLE = 0
     GRANTING = 1
@@ -38,7 +41,7 @@ class Client(NamedTuple):
 
     Attributes:
         phase: How far it is.
-        token: T once it is decided, else 0.
+        token: T once it is decided, else 0; 0 for good if it gets none.
         bar: The highest token completed before its present round began: it must have more.
         proposal: P, where clocks are modelled.
     """
@@ -56,7 +59,8 @@ class Node(NamedTuple):
         owner: Whose the lock key is, or FREE.
         floor: The highest token granted or confirmed, or above that of a released lease.
         wire: For each attempt, the messages that are on their way to this node.
-        replies: For each attempt, this node's answer in its present round: a token, GONE, or 0.
+        replies: For each attempt, this node's answer in its present round: a token, NO_TOKEN,
+            GONE, or 0.
         offset: How far this node's clock is ahead.
         opens: When it votes again after it forgot.
     """

@@ -80,6 +80,20 @@ def test_clients_that_extend_and_release_hold(attempts: tuple[Attempt, ...], exp
     assert found.fired["heals"]
 
 
+def test_reservations_without_a_token_leave_the_order_of_tokens_as_it_is() -> None:
+    found = explored(Scope(attempts=(A, RESERVATION, B), duplicates=1), *TOKENS)
+    assert found.holds, str(found)
+    assert together(found, HELD, HELD, HELD)
+
+
+def test_a_reservation_without_a_token_never_revives_a_lease_that_is_over() -> None:
+    scope = Scope(attempts=(EXTENDING_A, RESERVATION, B), releases=True, expiries=0)
+    found = explored(scope, promises.no_grant_outlives_its_release, *LEASES)
+    assert found.holds, str(found)
+    assert together(found, RELEASING, RELEASING, RELEASING)
+    assert found.fired["heals"]
+
+
 def test_of_two_copies_that_release_one_holds_at_a_time() -> None:
     scope = Scope(attempts=(RESERVATION, *COPIES), releases=True, expiries=0)
     found = explored(scope, promises.one_holder_besides_the_reservation, *TOKENS)

@@ -19,6 +19,7 @@ from .verdicts import (
     RESERVATION,
     RETRIES,
     TOKENS,
+    WITH_TOKEN,
     A,
     B,
     C,
@@ -164,13 +165,31 @@ def test_two_copies_of_a_message_could_both_hold_if_they_superseded_anyone() -> 
     assert found.violation == promises.one_holder_besides_the_reservation.__name__, str(found)
 
 
+@pytest.mark.parametrize("reservation", [RESERVATION, WITH_TOKEN])
 @pytest.mark.parametrize("bystanders", [(), (C,)])
-def test_of_two_copies_of_a_message_one_holds_at_a_time(bystanders: tuple[Attempt, ...]) -> None:
-    scope = Scope(attempts=(RESERVATION, *COPIES, *bystanders), expiries=0)
+def test_of_two_copies_of_a_message_one_holds_at_a_time(
+    reservation: Attempt, bystanders: tuple[Attempt, ...]
+) -> None:
+    scope = Scope(attempts=(reservation, *COPIES, *bystanders), expiries=0)
     found = explored(scope, promises.one_holder_besides_the_reservation, *TOKENS)
     assert found.holds, str(found)
     assert together(found, HELD, HELD, Phase.GRANTING)
     assert together(found, HELD, Phase.GRANTING, HELD)
+
+
+def test_reservations_without_a_token_leave_the_order_of_tokens_as_it_is() -> None:
+    found = explored(Scope(attempts=(A, RESERVATION, B), expiries=2), *TOKENS)
+    assert found.holds, str(found)
+    assert together(found, HELD, HELD, Phase.GRANTING)
+    assert together(found, HELD, Phase.GRANTING, HELD)
+
+
+def test_a_reservation_without_a_token_never_revives_a_lease_that_is_over() -> None:
+    scope = Scope(attempts=(EXTENDING_A, RESERVATION), releases=True, expiries=2)
+    found = explored(scope, promises.no_grant_outlives_its_release, *LEASES)
+    assert found.holds, str(found)
+    assert together(found, RELEASING, RELEASING)
+    assert found.fired["heals"]
 
 
 def test_a_hand_over_that_ignores_the_floor_can_outlive_the_run_that_took_it_up() -> None:

@@ -83,6 +83,7 @@ class Attempt:
         supersedes: The reservation (its index) to replace once that has completed, or None.
         is_handed_over: Whether that is no reservation but a lease, whose holder sends this grant.
         extends: Whether it sends an extension, once, at any time while it holds the lock.
+        gets_token: Whether a grant gives it a token; one without leaves the floor as it is.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Attempt:
     supersedes: int | None = None
     is_handed_over: bool = False
     extends: bool = False
+    gets_token: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from .variants import Attempt, Rules, Scope
 A, B, C = Attempt("A"), Attempt("B"), Attempt("C")
 EXTENDING_A, EXTENDING_B = Attempt("A", extends=True), Attempt("B", extends=True)
 RETRIES = (A, B, Attempt("a", retry_of=0), Attempt("b", retry_of=1))
-RESERVATION = Attempt("R")
+RESERVATION, WITH_TOKEN = Attempt("R", gets_token=False), Attempt("R")
 COPIES = (Attempt("V", supersedes=0), Attempt("W", supersedes=0))
 HAND_OVER = (A, Attempt("S", supersedes=0, is_handed_over=True), Attempt("B", supersedes=1))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
@@ -109,7 +110,7 @@ class Stage:
             return None not in replies
 
         commands = [("EVALSHA", "sha", 0, number) for number in range(count)]
-        return self.channel.ask_batch(commands, lambda raw: raw, is_decided, (0, 1, 2))
+        return self.channel.ask_batch(commands, lambda raws: raws, is_decided, (0, 1, 2))
 
     def close(self) -> None:
         # What is made in the background after this would be closed by nobody.
@@ -302,7 +303,44 @@ def test_a_forgotten_script_of_an_owed_reply_is_loaded_and_nothing_repeated(stag
     assert names == [b"EVALSHA", b"EVALSHA"] + [b"SCRIPT"] * 4
 
 
+def test_what_a_later_round_writes_to_its_end_is_not_waited_for_any_more(stage: Stage) -> None:
+    def ask(count: int) -> None:
+        commands = [("EVALSHA", "sha", 0, number) for number in range(count)]
+        stage.channel.ask_batch(commands, lambda raws: raws, lambda _: True, (0,))
+
+    link = link_of(stage, 0)
+    link._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    ask(3000)
+    assert link_of(stage, 0).is_blocked
+    while link_of(stage, 0).is_blocked:
+        stage.peers[0].end.recv(1 << 20)
+        ask(1)
+    while select.select([stage.peers[0].end], [], [], 0.0)[0]:
+        stage.peers[0].end.recv(1 << 20)
+    # Else whoever reads until there is nothing more would read for ever.
+    assert list(stage.channel._poller.wait(0.0)) == []
+
+
+def test_who_has_not_taken_all_that_was_written_does_not_vote(stage: Stage) -> None:
+    link_of(stage, 0)._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    commands = [("EVALSHA", "sha", 0, number) for number in range(3000)]
+    stage.channel.ask_batch(commands, lambda raws: raws, lambda _: True, (0,))
+    assert stage.channel.voters() == [1, 2]
+
+
 # ---- connections that end
+
+
+def test_who_became_a_replica_is_left_and_blamed(stage: Stage) -> None:
+    error = "READONLY You can't write against a read only replica."
+    stage.peers[0].says(f"-{error}\r\n".encode())
+    for number in (1, 2):
+        stage.peers[number].says(b":1\r\n")
+    replies = stage.ask()
+    assert str(replies[0]) == error
+    assert replies[1:] == [1, 1]
+    assert stage.channel.everyone() == [1, 2]
+    assert stage.peers[0].error == "it became a replica"
 
 
 def test_who_hangs_up_has_failed_and_the_others_count(stage: Stage) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import pytest
+
 from celery_redlock.redlock.channel import Channel
-from celery_redlock.redlock.lease import new_owner
+from celery_redlock.redlock.clock import SystemClock
+from celery_redlock.redlock.lease import Lease, new_owner
 from celery_redlock.redlock.quorum import Busy, Done, Failed, Granted, GrantReply
 from celery_redlock.redlock.rounds import Attempt, Rounds
 
@@ -19,6 +22,7 @@ class Wire:
     def __init__(self) -> None:
         self.asked: list[int] = []
         self.owners: list[str] = []
+        self.names: list[str] = []
 
     def everyone(self) -> list[int]:
         return [0, 1, 2, 3, 4]
@@ -26,9 +30,36 @@ class Wire:
     def ask(
         self, command: Any, parse: object, is_decided: Callable[..., bool], among: Sequence[int]
     ) -> list[Any]:
+        return self.ask_batch([command], parse, is_decided, among)
+
+    def ask_batch(
+        self, commands: Any, parse: object, is_decided: Callable[..., bool], among: Sequence[int]
+    ) -> list[Any]:
         self.asked += among
-        self.owners.append(command[5])
+        self.names += [command[0] for command in commands]
+        self.owners += [command[5] for command in commands if command[0] == "EVALSHA"]
         return [None] * 5
+
+    def voters(self) -> list[int]:
+        return [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "names"),
+    [
+        (Attempt("key", "me", 1000), ["EVALSHA"]),
+        (Attempt("key", "me", 1000, unless_done="task"), ["EVALSHA"]),
+        (Attempt("key", "me", 1000, is_reservation=True), ["SET", "GET", "PTTL"]),
+        (Attempt("key", "me", 1000, supersedes="you", is_reservation=True), ["EVALSHA"]),
+        (Attempt("key", "me", 1000, highest_floor=7, is_reservation=True), ["EVALSHA"]),
+    ],
+)
+def test_what_needs_no_token_and_replaces_nobody_goes_without_the_script(
+    attempt: Attempt, names: list[str]
+) -> None:
+    wire = Wire()
+    Rounds("redlock", 0, 0).grant(cast(Channel, wire), attempt, proposed_us=1)
+    assert (wire.names, wire.asked) == (names, [0, 1, 2])
 
 
 def told_to_undo(grants: Sequence[GrantReply | None]) -> list[int]:
@@ -39,6 +70,24 @@ def told_to_undo(grants: Sequence[GrantReply | None]) -> list[int]:
 
 def test_a_failed_attempt_is_undone_wherever_it_may_stand_now_or_later() -> None:
     assert told_to_undo([Granted(7), None, LATE, BUSY, BUSY]) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("owner", "names"),
+    [(new_owner(), ["EVALSHA"]), (new_owner(is_reservation=True), ["SCRIPT", "EVALSHA"])],
+    ids=["lease", "reservation"],
+)
+def test_what_was_had_without_a_script_brings_that_of_its_release(
+    owner: str, names: list[str]
+) -> None:
+    rounds, lease = Rounds("redlock", 0, 0), Lease("key", owner, 0, 0, 0.0, SystemClock())
+    for undo in (
+        lambda channel: rounds.abandon(channel, Attempt("key", owner, 1000), ()),
+        lambda channel: rounds.release(channel, lease, 0, None, 0),
+    ):
+        wire = Wire()
+        undo(cast(Channel, wire))
+        assert (wire.names, wire.owners) == (names, [owner])
 
 
 def test_a_node_that_refused_is_told_nothing_more() -> None:
@@ -63,7 +112,7 @@ def reserved(remaining_ms: int = HOUR_MS) -> Busy:
 
 
 LEASE = Attempt("key", new_owner(), 30_000)
-RESERVATION = Attempt("key", new_owner(is_reservation=True), HOUR_MS)
+RESERVATION = Attempt("key", new_owner(is_reservation=True), HOUR_MS, is_reservation=True)
 
 
 def test_for_a_lease_what_is_left_of_reservations_is_freed_and_nothing_else() -> None:

@@ -27,6 +27,7 @@ from celery_redlock.redlock.scripts import (
     as_extend,
     as_grant,
     as_release,
+    as_reserved,
     done_key,
     evalsha,
     lock_keys,
@@ -81,6 +82,35 @@ def test_junk_is_a_failure_that_shows_the_reply(
 def test_a_server_s_error_is_a_failure_in_its_words(parse: Callable[[object], object]) -> None:
     error = hiredis.ReplyError("OOM command not allowed when used memory > 'maxmemory'.")
     assert parse(error) == Failed(str(error))
+
+
+WRONG = hiredis.ReplyError("WRONGTYPE Operation against a key")
+FULL = hiredis.ReplyError("OOM command not allowed when used memory > 'maxmemory'.")
+REPLICA = hiredis.ReplyError("READONLY You can't write against a read only replica.")
+
+
+@pytest.mark.parametrize(
+    ("raws", "meaning"),
+    [
+        ([b"OK", b"me", 30_000], Granted(0)),
+        ([None, b"me", 29_000], Granted(0)),  # the question came twice
+        ([None, b"you", 29_000], Busy("you", 29_000, 0)),
+        ([None, b"\xff!", -1], Busy("\ufffd!", -1, 0)),
+        ([None, None, -2], Busy("", 0, 0)),  # it ended in between
+        ([b"OK", b"you", 9], Failed("unexpected reply [b'OK', b'you', 9]")),
+        ([WRONG, None, -2], Failed(str(WRONG))),
+        ([None, WRONG, 5], Failed(str(WRONG))),
+        ([FULL, None, -2], Failed(str(FULL))),
+        ([FULL, b"you", 5], Busy("you", 5, 0)),
+        ([REPLICA, b"you", 5], Failed(str(REPLICA))),
+        ([REPLICA, b"me", 5], Failed(str(REPLICA))),
+    ],
+    ids=repr,
+)
+def test_what_is_said_to_a_reservation_means(raws: list[object], meaning: object) -> None:
+    reply = as_reserved(b"me", raws)
+    assert reply == meaning
+    assert type(reply) is type(meaning)
 
 
 def test_one_is_never_mistaken_for_another_script_s_reply() -> None:

@@ -82,6 +82,35 @@ def test_tokens_grow_though_a_client_s_wall_clock_is_wrong(
     assert tokens[-1] - tokens[0] < 600e6, "nor does it carry the others away"
 
 
+def let_two_of_three_be_ahead(five: Servers, key: str, floor: int) -> None:
+    for server in five[:2]:
+        with server.client() as client:
+            client.set(f"redlock:{{{key}}}:floor", floor)
+
+
+@pytest.mark.parametrize("is_held", [False, True], ids=["granted", "refused"])
+def test_a_clock_that_is_behind_costs_its_client_one_confirmation_and_no_more(
+    five: Servers, new_redlock: NewRedlock, monkeypatch: pytest.MonkeyPatch, is_held: bool
+) -> None:
+    redlock = new_redlock(five.urls, max_clock_skew=3600.0)
+    redlock.check()
+    ahead = redlock.clock.wall_us() + 1_800_000_000
+    for server in five[3:]:
+        server.pause()
+    for key in ("seen", "k"):
+        let_two_of_three_be_ahead(five, key, ahead)
+    if is_held:
+        take_on(five[:3], "seen", "somebody:else@host")
+        with pytest.raises(LockHeld):
+            redlock.acquire("seen")
+    else:
+        redlock.acquire("seen")
+    confirmed: list[object] = []
+    monkeypatch.setattr(Rounds, "confirm", lambda *args: confirmed.append(args) or ())
+    assert redlock.acquire("k").token > ahead
+    assert not confirmed
+
+
 def test_a_lock_that_expired_goes_to_the_next_with_a_larger_token(
     five: Servers, redlock: Redlock, rival: Redlock
 ) -> None:
@@ -234,10 +263,7 @@ def test_an_attempt_that_is_interrupted_leaves_nothing_behind(
         # Of the three that answer, two are ahead of the third.
         five[2].pause()
         five[3].pause()
-        ahead = redlock.clock.wall_us() + 60_000_000
-        for server in five[:2]:
-            with server.client() as client:
-                client.set("redlock:{k}:floor", ahead)
+        let_two_of_three_be_ahead(five, "k", redlock.clock.wall_us() + 60_000_000)
     elif step == "abandon":
         take_on(five[:3], "k", "somebody:else@host")
     carry_out = getattr(Rounds, step)

@@ -101,9 +101,7 @@ def test_after_the_last_retry_the_lock_is_free(project: Project, key: str) -> No
 
 def test_a_retry_with_other_arguments_leaves_nothing_behind(project: Project, key: str) -> None:
     task, other = project.tasks.retrying_tasks[Lifetime.UNTIL_EXECUTED], f"other-{key}"
-    # A moment later: else the retry, which has no lock to wait for, could end before it is stored
-    # that there is one.
-    result = task.delay(key, 1, args=(other, 1), countdown=1)
+    result = task.delay(key, 1, args=(other, 1))
     eventually(result.ready)
     assert result.result == 1
     assert [note.more["key"] for note in project.notes("begin", task_id=result.id)] == [key, other]

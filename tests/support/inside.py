@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from celery import Celery, current_task
+from celery.signals import task_retry
 
 from celery_redlock import current_lease
 
@@ -65,6 +66,7 @@ class Inside:
         self.folder = Path(os.environ[FOLDER_VARIABLE])
         self.app = Celery(name, **options)
         self.app.conf.update(json.loads((self.folder / "conf.json").read_text()))
+        task_retry.connect(lambda **_: self.note("retried"), weak=False)
 
     def note(self, event: str, **more: Any) -> None:
         """Write down that `event` happened, in the task that calls this."""
@@ -87,10 +89,23 @@ class Inside:
                 raise TimeoutError(f"nobody opened the gate {gate}")
             time.sleep(_POLL_S)
 
-    def wait_until_stored(self, state: str) -> None:
-        """Wait until the backend has this state of the task that calls this."""
-        result = self.app.AsyncResult(str(current_task.request.id))
-        eventually(lambda: result.state == state, f"{state} is stored", GATE_PATIENCE)
+    def wait_for_earlier_tries(self) -> None:
+        """Wait until each try before this one of the task that calls this is over.
+
+        Celery stores RETRY after it has sent the retry, be it over the retry's own end.
+        """
+        request = current_task.request
+        if request.is_eager:
+            return  # they wait for this one
+        eventually(
+            lambda: len(self._notes("retried", str(request.id))) >= request.retries,
+            f"{request.retries} tries before are over",
+            GATE_PATIENCE,
+        )
+
+    def _notes(self, event: str, task_id: str) -> list[Note]:
+        notes = read_notes(self.folder)
+        return [note for note in notes if (note.event, note.task_id) == (event, task_id)]
 
     def run(self, gate: str | None = None, **more: Any) -> int | None:
         """Be the body of a task: note "begin", wait at `gate`, note "end", return the token."""

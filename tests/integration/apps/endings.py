@@ -74,8 +74,7 @@ def retry_once(task: SingletonTask) -> None:
     """Raise Retry, in the first run."""
     if task.request.retries == 0:
         raise task.retry(countdown=0)
-    # Celery stores it after it has sent the retry, be it over the end of that.
-    inside.wait_until_stored("RETRY")
+    inside.wait_for_earlier_tries()
 
 
 def allocate_more_than_allowed() -> None:

@@ -86,6 +86,7 @@ def autoretrying(
     assert about["token"] == fencing_token
     if self.request.retries < 2:
         raise Forced
+    inside.wait_for_earlier_tries()
     return about
 
 

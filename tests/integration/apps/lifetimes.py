@@ -86,6 +86,7 @@ def retrying(lifetime: Lifetime) -> Any:
         inside.run(gate if is_last else None, key=key)
         if not is_last:
             raise self.retry(**{"countdown": 0} | options)
+        inside.wait_for_earlier_tries()
         return int(self.request.retries)
 
     return body
@@ -102,6 +103,7 @@ def autoretrying(self: SingletonTask, key: str, times: int, gate: str | None = N
     inside.run(gate if self.request.retries == times else None, key=key)
     if self.request.retries < times:
         raise NotToday(key)
+    inside.wait_for_earlier_tries()
     return int(self.request.retries)
 
 
@@ -110,6 +112,7 @@ def failing_at_a_gate(self: SingletonTask, key: str, gate: str) -> int:
     inside.run(gate, key=key)
     if not self.request.retries:
         raise self.retry(countdown=0)
+    inside.wait_for_earlier_tries()
     return int(self.request.retries)
 
 

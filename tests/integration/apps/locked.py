@@ -119,6 +119,7 @@ def lingering(self: SingletonTask, key: str, *, times: int = 1) -> int | None:
     inside.run(key=key)
     if self.request.retries + 1 < times:
         raise self.retry(countdown=0)
+    inside.wait_for_earlier_tries()
     return self.fencing_token
 
 
@@ -151,6 +152,7 @@ def retrying(self: SingletonTask, key: str) -> list[int | None]:
     inside.run(key=key)
     if self.request.retries < 3:
         raise self.retry(countdown=0)
+    inside.wait_for_earlier_tries()
     return [self.fencing_token]
 
 

@@ -138,6 +138,7 @@ def retrying(self: SingletonTask, key: str, times: int, gate: str | None = None)
     inside.run(gate if retries == times else None, key=key, retries=retries)
     if retries < times:
         raise self.retry(countdown=0)
+    inside.wait_for_earlier_tries()
     return int(retries)
 
 
@@ -148,6 +149,7 @@ def autoretrying(self: SingletonTask, key: str, times: int) -> int:
     inside.run(key=key, retries=self.request.retries)
     if self.request.retries < times:
         raise NotToday(key)
+    inside.wait_for_earlier_tries()
     return int(self.request.retries)
 
 

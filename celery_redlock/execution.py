@@ -67,7 +67,7 @@ class Execution:
         # From here on, what the message has reserved is taken up, or given back here.
         self.request.redlock_run = None  # type: ignore[attr-defined]
         try:
-            lease = self._enter()
+            entered = self._enter()
         except AlreadyDone as done:
             return self._on_done(done)
         except LockHeld as held:
@@ -78,7 +78,13 @@ class Execution:
             # A time limit struck while it waited for the lock.
             self._give_up_reservation()
             raise
-        return self._run(lease) if lease else self.body(None)
+        if isinstance(entered, Lease):
+            return self._run(entered)
+        try:
+            return self.body(None)
+        finally:
+            if entered:
+                publish.give_back(self.redlock, entered)
 
     # ---- before the body
 
@@ -86,12 +92,14 @@ class Execution:
     def _reservation(self) -> Reservation | None:
         return publish.reservation_in(self.request.headers)
 
-    def _enter(self) -> Lease | None:
-        """Take what the lifetime wants to be held while the body runs; None for nothing."""
+    def _enter(self) -> Lease | Reservation | None:
+        """Take what the lifetime wants to be held while the body runs; None for nothing.
+
+        A reservation is held because it could not be ended.
+        """
         match self.options.lifetime:
             case Lifetime.UNTIL_EXECUTING:
-                self._end_reservation()
-                return None
+                return self._end_reservation()
             case Lifetime.UNTIL_EXPIRED:
                 self._throttle()
                 return None
@@ -148,18 +156,20 @@ class Execution:
         else:
             self.redlock.drop(place.key, place.owner)
 
-    def _end_reservation(self) -> None:
+    def _end_reservation(self) -> Reservation | None:
+        """End it; return it if that can't be done now."""
         reservation = self._reservation
         if reservation is None:
             # Not published by us. If another message is waiting, this one is its duplicate.
             self.redlock.release(self._acquire())
-            return
+            return None
         try:
             stood = self.redlock.drop(reservation.key, reservation.owner)
         except QuorumUnavailable as error:
             logger.warning("reservation not ended key=%s error=%s", reservation.key, error)
-        else:
-            self._note(reservation, stood=stood)
+            return reservation
+        self._note(reservation, stood=stood)
+        return None
 
     def _throttle(self) -> None:
         if self._reservation:

@@ -17,7 +17,7 @@ from tests.support.eventually import eventually
 from tests.support.project import Project
 from tests.support.workers import kill_process
 
-from .conftest import NewProject
+from .conftest import NewNodes, NewProject
 
 LIFETIMES = [lifetime for lifetime in Lifetime if lifetime is not Lifetime.WHILE_EXECUTING]
 GIVES_BACK = [lifetime for lifetime in LIFETIMES if lifetime is not Lifetime.UNTIL_EXPIRED]
@@ -219,3 +219,29 @@ def test_a_header_that_is_no_reservation_does_no_harm(
     task = project.tasks.tasks[Lifetime.UNTIL_EXECUTED, OnConflict.SKIP]
     sent = project.app.send_task(task.name, (key,), headers={HEADER: header})
     assert sent.get(timeout=60) == sent.id
+
+
+# --- an outage ------------------------------------------------------------------------------------
+
+
+def test_a_reservation_that_can_not_be_ended_when_the_body_starts_ends_with_it(
+    new_project: NewProject, new_nodes: NewNodes
+) -> None:
+    nodes = new_nodes(3, "--appendonly", "yes", "--appendfsync", "always")
+    project = new_project("lifetimes", nodes=nodes)
+    worker = project.start_worker(pool="threads", concurrency=2)
+    task = project.tasks.tasks[Lifetime.UNTIL_EXECUTING, OnConflict.SKIP]
+    result = task.apply_async(("key", "gate"), queue="idle")
+    for node in nodes[:2]:
+        node.kill()
+    consume(project, "idle")
+    project.run_of(result.id)
+    assert worker.lines("reservation not ended")
+    for node in nodes[:2]:
+        node.start()
+    assert task.delay("key").id == result.id, "they remember it"
+    # When this has run, the worker has found them again.
+    project.tasks.tasks[Lifetime.WHILE_EXECUTING, OnConflict.SKIP].delay("other").get(timeout=60)
+    project.open("gate")
+    assert result.get(timeout=60) == result.id
+    assert task.delay("key").id != result.id

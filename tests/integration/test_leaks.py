@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import fields
@@ -27,6 +28,8 @@ MOST_ROUNDS = 12
 NAMES = [count.name for count in fields(Inventory)]
 TASKS = 40
 KILLS = 1
+SAME_SAMPLES, SAME_SECONDS = 5, 1.0
+"""What no longer changes is seen so often, for so long."""
 ENDINGS = ["return"] * 5 + ["raise", "retry", "ignore", "reject", "requeue"]
 
 
@@ -78,15 +81,18 @@ def work(project: Project, worker: Worker, seed: str) -> None:
 def settled(project: Project, worker: Worker) -> Inventory:
     """Return what the worker has once that no longer changes."""
     broker_port = urlsplit(str(project.conf["broker_url"])).port or 0
-    seen: list[Inventory] = []
+    seen: list[tuple[float, Inventory]] = []
 
     def is_settled() -> bool:
         with suppress(psutil.Error):  # a child has ended meanwhile
-            seen.append(inventory_of(worker.pid, broker_port))
-        return len(seen) > 100 and len(set(seen[-100:])) == 1
+            inventory = inventory_of(worker.pid, broker_port)
+            if seen and seen[-1][1] != inventory:
+                seen.clear()
+            seen.append((time.monotonic(), inventory))
+        return len(seen) >= SAME_SAMPLES and seen[-1][0] - seen[0][0] > SAME_SECONDS
 
-    eventually(is_settled)
-    return seen[-1]
+    eventually(is_settled, "it has settled")
+    return seen[-1][1]
 
 
 def counts(seen: list[Inventory], name: str) -> list[int]:

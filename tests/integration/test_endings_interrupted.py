@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded
@@ -26,9 +27,11 @@ def project(new_project: NewProject) -> Project:
 
 
 @pytest.fixture(scope="module", params=["prefork", "threads"])
-def worker(project: Project, request: pytest.FixtureRequest) -> Worker:
+def worker(project: Project, request: pytest.FixtureRequest) -> Iterator[Worker]:
     # One process or thread: what it is left with, the next task finds.
-    return project.start_worker(pool=request.param, concurrency=1)
+    worker = project.start_worker(pool=request.param, concurrency=1)
+    yield worker
+    worker.kill_all()
 
 
 prefork = pytest.mark.parametrize("worker", ["prefork"], indirect=True)

@@ -55,7 +55,14 @@ def publish_storm(
         ending = project.app.AsyncResult(task_id).result
         assert isinstance(ending, DuplicateTask), f"{task_id} did not run: {ending!r}"
         assert ending.holder in ran, f"{task_id} relied on {ending.holder}, which did not run"
-    released = {note.task_id: note.at for note in project.notes("released")}
+    released: dict[str | None, float] = {}
+
+    def all_released() -> bool:
+        # A moment after the nodes say so.
+        released.update((note.task_id, note.at) for note in project.notes("released"))
+        return ran.keys() <= released.keys()
+
+    eventually(all_released, "every run has said that it released its lock")
     for note in published:
         if not note.more["is_new"]:
             run = ran.get(note.more["returned"])

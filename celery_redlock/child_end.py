@@ -8,7 +8,7 @@ from collections import deque
 from typing import Any
 
 from .board import LEASES_A_CHILD, SLOTS, Board
-from .redlock import Lease
+from .redlock import Lease, Redlock
 
 _PIPE_BUF = 4096
 
@@ -20,9 +20,11 @@ class ChildEnd:
         fd: The writing end of the pipe.
         board: The shared page.
         index: This process's place in the pool; no two that live share one.
+        redlock: The lock whose leases the main process renews: that of the worker's app.
     """
 
-    def __init__(self, fd: int, board: Board, index: int) -> None:
+    def __init__(self, fd: int, board: Board, index: int, redlock: Redlock) -> None:
+        self.redlock = redlock
         self._fd = fd
         self._board = board
         first = index * LEASES_A_CHILD

@@ -282,6 +282,8 @@ class Execution:
     def _on_done(self, done: AlreadyDone) -> Any:
         if is_provisional(done):
             conflict.park(self.task, self.request, done, done.remaining)
+        # A tick that beat published twice has one of its own.
+        self._give_up_reservation()
         return conflict.end_copy(self.task, self.request, self.name)
 
     def _on_conflict(self, held: LockHeld) -> Any:

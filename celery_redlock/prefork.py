@@ -92,10 +92,10 @@ class MainKeeper:
         self._thread: threading.Thread | None = None
         self._is_stopping = False
 
-    def child_end(self, index: int) -> ChildEnd:
-        """In a pool process: return its way to here."""
+    def child_end(self, index: int, redlock: Redlock) -> ChildEnd:
+        """In a pool process: return its way to here, for the leases of `redlock`."""
         os.close(self._reading)
-        return ChildEnd(self._writing, self._board, index)
+        return ChildEnd(self._writing, self._board, index, redlock)
 
     def start(self) -> None:
         """Start the thread."""

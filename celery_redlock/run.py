@@ -76,7 +76,8 @@ class Run:
         """Have the lease renewed from now on."""
         lease, options = self.lease, self.options
         lease.hold_until = lease.acquired_at + self._max_hold()
-        if child_end is not None:
+        # Another app's task may run in the body of ours: its lock may be on other nodes.
+        if child_end is not None and child_end.redlock is self.redlock:
             self._is_kept_by_main = child_end.take(
                 lease,
                 lease.acquired_at + options.min_hold,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import logging
 import os
 from collections.abc import Callable
@@ -33,9 +34,11 @@ _DUMP = "_dump_pydantic_arguments"
 """Where Celery, from 5.7 on, keeps what makes a call's pydantic models JSON."""
 _RUN = "redlock_run"
 """The attribute of a request that is being executed; its run, once there is one."""
+_LOCKED = "redlock_is_locked"
+"""The attribute of a class's `__call__` that has the lock around it."""
 
 
-class _OnTheAppsTask(type):
+class _OnTheAppsTask(abc.ABCMeta):
     """Puts the app's own task class below ours.
 
     ``app.task(base=SingletonTask)`` takes the given base *instead of* the app's; a company's base
@@ -53,8 +56,10 @@ class _OnTheAppsTask(type):
             elif not any(issubclass(base, apps_task) for base in bases):
                 bases = (*bases, apps_task)
         cls = super().__new__(mcls, name, bases, namespace, **kwargs)
-        if "__call__" in namespace and bases != (Task,):
-            _lock_around_call(cls, namespace["__call__"])
+        # Whether it is the class's own, of a mixin above it, or was put there later.
+        call = cls.__call__
+        if bases != (Task,) and call is not SingletonTask.__call__ and not hasattr(call, _LOCKED):
+            _lock_around_call(cls, call)
         return cls
 
 
@@ -142,7 +147,13 @@ class SingletonTask(Task, metaclass=_OnTheAppsTask):  # type: ignore[type-arg]
         def send(task_id: str | None, headers: dict[str, Any]) -> Any:
             if headers:
                 options["headers"] = {**(options.get("headers") or {}), **headers}
-            return publish(args, kwargs, task_id, producer, link, link_error, shadow, **options)
+            named = {
+                "task_id": task_id, "producer": producer, "link": link, "link_error": link_error,
+                "shadow": shadow,
+            }  # fmt: skip
+            # By name, and what was given only: an override may know no others.
+            given = {name: value for name, value in named.items() if value is not None}
+            return publish(args, kwargs, **given, **options)
 
         name = self._name_at_publish(args or (), kwargs or {}, options)
         if name is None or self.app.conf.task_always_eager:
@@ -177,8 +188,8 @@ class SingletonTask(Task, metaclass=_OnTheAppsTask):  # type: ignore[type-arg]
         self, request: Context, args: tuple[Any, ...], kwargs: dict[str, Any], body: _Call
     ) -> Any:
         """Run `body` as an execution: under the lock, if any."""
-        vars(request)[_RUN] = None
         if not is_enabled(self.app):
+            vars(request)[_RUN] = None
             return self._start(args, kwargs, None, body)
         plan = self._the_plan()
         return Execution(
@@ -272,6 +283,7 @@ def _lock_around_call(cls: type[Any], call: Callable[..., Any]) -> None:
             return body(args, kwargs, None)
         return self._perform(request, args, kwargs, body)
 
+    setattr(locked, _LOCKED, True)
     cls.__call__ = locked
 
 

@@ -110,7 +110,9 @@ class TickQueue:
         try:
             claim = self._claims.take(tick)
         except LockHeld as held:
-            self._go_on()
+            if self._blocked_by == "no quorum":
+                # It says nothing of the broker.
+                self._go_on()
             if held.remaining > CLAIM_S:
                 # Kept, so it was published.
                 return Outcome.DONE

@@ -79,7 +79,7 @@ class PoolKeeper(bootsteps.StartStopStep):
         forks = getattr(parent, "pool_start_method", "fork") == "fork"
         if is_supported and forks and issubclass(parent.pool_cls, TaskPool) and is_enabled(app):
             self._keeper = MainKeeper(lambda: new_redlock(settings_from(app.conf)))
-            _keepers[os.getpid()] = self._keeper
+            _keepers[os.getpid()] = app, self._keeper
 
     def start(self, parent: Any) -> None:
         """Start to listen to the pool."""
@@ -93,16 +93,16 @@ class PoolKeeper(bootsteps.StartStopStep):
             self._keeper.stop()
 
 
-_keepers: dict[int, MainKeeper] = {}
-"""The keeper of the worker whose main process has this pid; its children find it here."""
+_keepers: dict[int, tuple[Celery, MainKeeper]] = {}
+"""The app and keeper of the worker whose main process has this pid; its children find it here."""
 
 
 @worker_process_init.connect
 def _in_pool_process(**_kwargs: Any) -> None:
-    keeper = _keepers.get(os.getppid())
-    if keeper:
+    if os.getppid() in _keepers:
+        app, keeper = _keepers[os.getppid()]
         process: Any = current_process()
-        run.child_end = keeper.child_end(process.index)
+        run.child_end = keeper.child_end(process.index, redlock_of(app))
     interrupt.listen(run.strike_current)
 
 
@@ -159,7 +159,7 @@ def _terminated(request: Any = None, terminated: object = None, **_kwargs: Any) 
 
 
 def _pass_on(task_id: str | None, *, comes_again: bool) -> None:
-    keeper = _keepers.get(os.getpid())
+    _, keeper = _keepers.get(os.getpid(), (None, None))
     if keeper and task_id:
         keeper.hear_verdict(str(task_id), comes_again=comes_again)
 

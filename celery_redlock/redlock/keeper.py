@@ -1,7 +1,8 @@
 """The keeper: renews leases in batches, and says when one is lost.
 
 One real daemon thread a process, started with the first lease, ended when there has been none for
-a while, started anew after a fork. `tick` is all it does; the thread only calls it in time.
+a while, started anew after a fork. `tick` is all it does; the thread only calls it in time. Beside
+greenlets it stays: what it waits with there can be used by the thread that made it only.
 """
 
 from __future__ import annotations
@@ -143,7 +144,8 @@ class Keeper:
                 self._wakes_at = min([wakes_at, *self._due.values()])
             was_rung = bell.wait(self._wakes_at - self._clock.now())
             with self._lock:
-                if self._bell is bell and not self._due and not was_rung:
+                is_idle = not self._due and not was_rung
+                if self._bell is bell and is_idle and not native.is_green():
                     self._bell = None
                 if self._bell is not bell:
                     bell.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import datetime as dt
 import decimal
 import uuid
@@ -153,6 +154,29 @@ def test_a_direct_call_runs_the_apps_own_call(app: Celery) -> None:
         return a
 
     assert task(1) == ["in context", 1]
+
+
+def test_the_apps_task_may_have_a_publish_of_its_own_and_be_abstract(app: Celery) -> None:
+    published: list[Any] = []
+
+    class Company(Task, abc.ABC):  # type: ignore[type-arg]
+        def apply_async(  # type: ignore[override]
+            self, args: Any = None, kwargs: Any = None, **options: Any
+        ) -> Any:
+            published.append((args, options))
+            return super().apply_async(args, kwargs, **options)
+
+    app.task_cls = Company  # type: ignore[assignment]
+
+    @singleton_task(app=app)
+    def task(a: int) -> None: ...
+
+    @app.task(base=type("Own", (SingletonTask, abc.ABC), {"abstract": True}))
+    def other(a: int) -> None: ...
+
+    task.delay(1)
+    other.apply_async((2,), task_id="mine", countdown=3)
+    assert published == [((1,), {}), ((2,), {"task_id": "mine", "countdown": 3})]
 
 
 def test_a_decorated_function_keeps_its_name_and_documentation(app: Celery) -> None:

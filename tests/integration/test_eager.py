@@ -7,7 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from celery import chain, chord, group
@@ -141,6 +141,33 @@ def test_a_base_whose_call_leaves_ours_out_does_not_run_unlocked(project: Projec
     assert isinstance(token, int)
     assert given == token
     assert task() == [None, None]
+
+
+@pytest.mark.parametrize("when", ["mixin", "later"])
+def test_a_call_from_elsewhere_that_leaves_ours_out_does_not_run_unlocked(
+    project: Project, when: str
+) -> None:
+    class InContext:
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return cast(Any, self).run(*args, **kwargs)
+
+    if when == "mixin":
+
+        class Base(InContext, SingletonTask):
+            abstract = True
+    else:
+
+        class Base(SingletonTask):  # type: ignore[no-redef]
+            abstract = True
+
+        setattr(Base, "__call__", InContext.__call__)  # noqa: B010
+
+    @project.app.task(base=Base, bind=True, name=f"{__name__}.{when}")
+    def task(self: SingletonTask) -> int | None:
+        return self.fencing_token
+
+    assert isinstance(task.delay().get(), int)
+    assert task() is None
 
 
 def test_min_hold_keeps_the_lock_after_the_end(project: Project, key: str) -> None:

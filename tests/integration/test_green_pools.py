@@ -33,6 +33,20 @@ def test_what_a_body_waits_for_is_not_cut_short(project: Project, worker: Worker
         assert all(nap.get(timeout=GET_WITHIN) >= 0.29 for nap in naps)
 
 
+def test_leases_are_renewed_after_a_time_without_any(
+    project: Project, worker: Worker, key: str
+) -> None:
+    for number in range(3):
+        kept = project.tasks.lasting.delay(f"{key}-{number}", f"{key}-{number}")
+        project.run_of(kept.id)
+        until = time.monotonic() + 2.5  # and its ttl is 1
+        while time.monotonic() < until:
+            assert project.votes(kept.id) >= 2
+        project.open(f"{key}-{number}")
+        assert kept.get(timeout=GET_WITHIN) is False
+        time.sleep(5 * project.tasks.IDLE_S)
+
+
 def test_the_keeper_never_waits_for_a_lock_of_the_greenlets(
     project: Project, worker: Worker, key: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -137,6 +138,21 @@ def changed(project: Project, queue: str) -> Iterator[dict[str, Any]]:
         client.client.delete(queue)
         yield message
         client.client.lpush(queue, json.dumps(message))
+
+
+@pytest.mark.parametrize("lifetime", GIVES_BACK)
+def test_a_message_whose_arguments_the_worker_refuses_gives_its_lock_back(
+    project: Project, key: str, idle: str, lifetime: Lifetime
+) -> None:
+    result = waiting(project, lifetime, key, queue=idle)
+    with changed(project, idle) as message:
+        _, kwargs, embed = json.loads(base64.b64decode(message["body"]))
+        body = json.dumps([[key, None, "as before the last deployment"], kwargs, embed])
+        message["body"] = base64.b64encode(body.encode()).decode()
+    consume(project, idle)
+    eventually(result.ready)
+    assert isinstance(result.result, TypeError)
+    eventually(lambda: not project.is_held(key))
 
 
 @pytest.mark.parametrize("lifetime", [Lifetime.UNTIL_EXECUTED, Lifetime.UNTIL_AND_WHILE_EXECUTING])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -41,7 +41,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 @pytest.fixture
 def child(board: Board, pipe: tuple[int, int]) -> ChildEnd:
-    return ChildEnd(pipe[1], board, index=3)
+    return ChildEnd(pipe[1], board, index=3, redlock=cast(Redlock, object()))
 
 
 def take(child: ChildEnd, lease: Lease) -> bool:

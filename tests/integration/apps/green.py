@@ -6,11 +6,14 @@ import logging
 import time
 
 from celery_redlock import SingletonTask, singleton_task
+from celery_redlock.redlock import keeper
 from tests.support.inside import Inside
 
 inside = Inside(__name__)
 app = inside.app
 logger = logging.getLogger("celery_redlock.of_a_test")
+IDLE_S = 0.2
+vars(keeper)["_IDLE_S"] = IDLE_S
 
 
 class SlowHandler(logging.Handler):

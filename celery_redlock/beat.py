@@ -84,6 +84,8 @@ class ShowsItTicks(Scheduler):
 class ClaimsTicks(ShowsItTicks):
     """The part of a scheduler that claims; to be mixed in before any scheduler class."""
 
+    _heap: Any
+
     def __init__(self, app: Celery, *args: Any, **kwargs: Any) -> None:
         self._beat_settings = beat_settings_from(app.conf)
         self._skew = settings_from(app.conf).max_clock_skew
@@ -177,6 +179,11 @@ class ClaimsTicks(ShowsItTicks):
             self._unadvanced[entry.name] = entry
         return None
 
+    def reserve(self, entry: Any) -> Any:
+        """Note that `entry` is to go on, when none of its ticks waits any more."""
+        self._unadvanced[entry.name] = entry
+        return entry
+
     # ---- ticks
 
     def _due_ticks(self, entry: Any) -> list[Tick]:
@@ -200,13 +207,22 @@ class ClaimsTicks(ShowsItTicks):
     def _advance(self) -> None:
         """Let entries go on of which no tick waits.
 
-        Only now: a scheduler that shares its state must not tell others of a tick that nobody has.
+        Only now: a scheduler that stores its state must not tell others, or itself after a restart,
+        that a tick has run which nobody has published.
         """
         done = [name for name in self._unadvanced if not self._queue.is_waiting_for(name)]
-        for name in done:
-            entry = self._unadvanced.pop(name)
-            with by_slots([entry], self._now):
-                self.reserve(entry)
+        gone_on = {name: self._go_on(self._unadvanced.pop(name)) for name in done}
+        if gone_on and self._heap:
+            self._heap = [
+                event._replace(entry=gone_on.get(event.entry.name) or event.entry)
+                for event in self._heap
+            ]
+
+    def _go_on(self, entry: Any) -> Any:
+        """Let `entry` go on; return what it is from now on, or None if there is none."""
+        # It may have been read anew since, or removed.
+        present = self.schedule.get(entry.name)
+        return present and super().reserve(present)
 
 
 class ClaimsRedBeatTicks(ClaimsTicks):
@@ -227,6 +243,7 @@ class ClaimsRedBeatTicks(ClaimsTicks):
         with by_slots([entry], self._now):
             return super().maybe_due(entry, **kwargs)  # type: ignore[misc]
 
-    def reserve(self, entry: Any) -> Any:
+    def _go_on(self, entry: Any) -> Any:
         """Tell all replicas that what was due until it was last asked here is done."""
-        return entry._next_instance(last_run_at=self._seen.get(entry.name))  # noqa: SLF001
+        with by_slots([entry], self._now):
+            return entry._next_instance(last_run_at=self._seen.get(entry.name))  # noqa: SLF001

@@ -233,6 +233,34 @@ def test_while_the_broker_is_away_ticks_wait_in_order(
     assert set(gaps(runs)) == {1.0}
 
 
+@pytest.mark.parametrize("scheduler", ["persistent", "database"], indirect=True)
+def test_ticks_that_wait_survive_a_restart_of_their_replica(
+    project: Project,
+    start: Start,
+    entry: str,
+    scheduler: dict[str, Any],
+    proxy_for: Callable[[Server], Proxy],
+) -> None:
+    broker = Server()
+    broker.port = int(broker_of(project).rpartition(":")[2])
+    proxy = proxy_for(broker)
+    entries = {entry: {"every": 2}}
+    options = dict(scheduler, test_entries=entries, broker_url=f"{proxy.url}/0", name=entry)
+    [beat] = start(1, **options)
+    wait_for_runs(project, entry, 2)
+    proxy.refuse()
+    proxy.reset()
+    beat.wait_for_line("ticks wait why=no broker")
+    time.sleep(4)
+    end(beat)
+    quiet = len(executed(project, entry))
+    proxy.heal()
+    start(1, **options)
+    runs = wait_for_runs(project, entry, quiet + 5)
+    assert len(runs) == len(set(runs))
+    assert set(gaps(runs)) == {2.0}
+
+
 # --- nodes and clocks -----------------------------------------------------------------------------
 
 

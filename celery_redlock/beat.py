@@ -84,7 +84,10 @@ class ShowsItTicks(Scheduler):
 class ClaimsTicks(ShowsItTicks):
     """The part of a scheduler that claims; to be mixed in before any scheduler class."""
 
+    Producer: Any
     _heap: Any
+    producer: Any = None
+    """Celery would make one before it asks what is due, and wait there until it is connected."""
 
     def __init__(self, app: Celery, *args: Any, **kwargs: Any) -> None:
         self._beat_settings = beat_settings_from(app.conf)
@@ -106,6 +109,12 @@ class ClaimsTicks(ShowsItTicks):
         look_back = self._beat_settings.misfire_grace_time + 2 * self._skew
         claims = Claims(self._redlock, look_back)
         return TickQueue(claims, self._publish, self._is_clock_right, self._beat_settings)
+
+    @functools.cached_property
+    def _producer(self) -> Any:
+        # One try: the ticks wait, and this is asked again.
+        connection = self.connection.ensure_connection(max_retries=1, interval_start=0)
+        return self.Producer(connection, auto_declare=False)
 
     def _now(self) -> slots.Moment:
         return slots.EPOCH + dt.timedelta(microseconds=self._redlock.clock.wall_us())
@@ -202,7 +211,7 @@ class ClaimsTicks(ShowsItTicks):
         return [Tick(entry, slot, self.app.main or "") for slot in (found if after else found[-1:])]
 
     def _publish(self, tick: Tick) -> None:
-        super().apply_async(tick.entry_to_publish(), producer=self.producer, advance=False)
+        super().apply_async(tick.entry_to_publish(), producer=self._producer, advance=False)
 
     def _advance(self) -> None:
         """Let entries go on of which no tick waits.

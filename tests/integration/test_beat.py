@@ -233,6 +233,29 @@ def test_while_the_broker_is_away_ticks_wait_in_order(
     assert set(gaps(runs)) == {1.0}
 
 
+def test_a_beat_that_starts_while_the_broker_is_away_ticks_and_makes_up_for_it(
+    project: Project, start: Start, entry: str, proxy_for: Callable[[Server], Proxy]
+) -> None:
+    broker = Server()
+    broker.port = int(broker_of(project).rpartition(":")[2])
+    proxy = proxy_for(broker)
+    proxy.refuse()
+    [beat] = start(
+        1,
+        test_entries={entry: {"every": 1}},
+        broker_url=f"{proxy.url}/0",
+        broker_connection_max_retries=1,
+    )
+    beat.wait_for_line("ticks wait why=no broker")
+    time.sleep(4)
+    proxy.heal()
+    beat.wait_for_line("ticks go on")
+    runs = wait_for_runs(project, entry, 6)
+    assert len(beat.lines("ERROR")) == 1
+    assert len(runs) == len(set(runs))
+    assert set(gaps(runs)) == {1.0}
+
+
 @pytest.mark.parametrize("scheduler", ["persistent", "database"], indirect=True)
 def test_ticks_that_wait_survive_a_restart_of_their_replica(
     project: Project,

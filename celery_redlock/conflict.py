@@ -30,6 +30,8 @@ _SHORTEST_COUNTDOWN_S = 0.1
 _BEFORE_EXPIRY_S = 1.0
 _VISIBILITY_TIMEOUT_S = 3600.0
 """A Redis broker's unless it is told otherwise. Source: kombu, transport/redis.py."""
+SERIALIZER = "redlock_serializer"
+"""The attribute of a request that names what its message was serialized with."""
 _QUIET_S = 30.0
 _quiet_until = 0.0
 NO_QUORUM_PAUSE_S = 5.0
@@ -157,6 +159,7 @@ def _publish_again(
     if is_copy(request):
         # The broker's own flag stays with the message that this one is acknowledged for.
         headers[COPY_HEADER] = True
+    serializer = request.get(SERIALIZER)
     signature = task.signature_from_request(
         request,
         countdown=countdown,
@@ -166,6 +169,7 @@ def _publish_again(
         # The caller's, who may have hidden from logs and monitors what is in them.
         argsrepr=request.get("argsrepr"),
         kwargsrepr=request.get("kwargsrepr"),
+        **({"serializer": serializer} if serializer else {}),
     )
     try:
         signature.apply_async()

@@ -24,8 +24,9 @@ from celery.signals import (
     worker_process_init,
     worker_shutdown,
 )
+from kombu.serialization import registry as serializers  # type: ignore[attr-defined]
 
-from . import interrupt, publish, run
+from . import conflict, interrupt, publish, run
 from .options import Lifetime
 from .plan import new_plan
 from .prefork import MainKeeper, is_supported
@@ -181,7 +182,10 @@ def _never_run(sender: Any, message: Any = None, **_kwargs: Any) -> None:
 
 @task_received.connect
 def _on_received(request: Any = None, **_kwargs: Any) -> None:
-    """In the main process: note what has a reservation, should the process die that takes it."""
+    """In the main process: note what the process that takes it is not told, or may die with."""
+    serializer = serializers.type_to_name.get(request.content_type)
+    if serializer:
+        request.request_dict[conflict.SERIALIZER] = serializer
     if publish.reservation_in(request.request_dict):
         _received[str(request.id)] = request
 

@@ -291,6 +291,19 @@ def test_what_a_caller_hides_stays_hidden_when_it_is_rescheduled(
     assert project.run_of(later.id).more["shown"] == ["(?)", "{?}"]
 
 
+def test_a_message_keeps_its_serializer_when_it_is_rescheduled(new_project: NewProject) -> None:
+    project = new_project("locked", accept_content=["json", "pickle"])
+    worker = project.start_worker(concurrency=2, env={"C_FORCE_ROOT": "1"})
+    task, key = project.tasks.rescheduling, ("JSON has no tuples",)
+    holder = task.apply_async((key, "gate"), serializer="pickle")
+    project.run_of(holder.id)
+    later = task.apply_async((key,), serializer="pickle")
+    # The second time it was published by us.
+    worker.wait_for_line(f"task_id={later.id}.*becomes=reschedule", count=2)
+    project.open("gate")
+    assert holder.get(timeout=GET_WITHIN) == later.get(timeout=GET_WITHIN) == 0
+
+
 def test_no_message_is_lost_by_reschedule(project: Project, key: str) -> None:
     results = [project.tasks.rescheduling.delay(key) for _ in range(10)]
     assert [end_of(result) for result in results] == [0] * 10

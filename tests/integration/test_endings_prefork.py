@@ -76,6 +76,20 @@ def test_the_lock_is_free_when_it_must_be(
     assert Scene(project, worker, row, figures).play() in row.ends
 
 
+def test_another_apps_lease_is_renewed_where_it_is(
+    project: Project, worker: Worker, key: str
+) -> None:
+    result = project.tasks.calling_another_app.delay(key, key)
+    project.wait_for_note("begin", key=key)
+    inner = f"{project.tasks.of_another_app.name}:{key}"
+    until = time.monotonic() + 2.5  # and its ttl is 1
+    while time.monotonic() < until:
+        held = {hold.key for hold in project.holds(inner)}
+        assert held == {f"other:{{{inner}}}"}
+    project.open(key)
+    assert result.get(timeout=GET_WITHIN) is False
+
+
 # --- kill -9, in more than one way ----------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from celery import states
 from celery_redlock import singleton_task
 from celery_redlock.options import Lifetime, OnConflict
 from celery_redlock.publish import HEADER
+from celery_redlock.run import TICK_HEADER
 from tests.support.eventually import eventually
 from tests.support.project import Project
 from tests.support.workers import kill_process
@@ -235,6 +236,21 @@ def test_a_header_that_is_no_reservation_does_no_harm(
     task = project.tasks.tasks[Lifetime.UNTIL_EXECUTED, OnConflict.SKIP]
     sent = project.app.send_task(task.name, (key,), headers={HEADER: header})
     assert sent.get(timeout=60) == sent.id
+
+
+# --- a tick that was published twice --------------------------------------------------------------
+
+
+def test_a_copy_of_a_tick_that_has_run_gives_its_lock_back(project: Project, key: str) -> None:
+    task = project.tasks.tasks[Lifetime.UNTIL_EXECUTED, OnConflict.SKIP]
+    options: Any = {"task_id": f"tick-{key}", "headers": {TICK_HEADER: "2026-11-22T01:00:00Z"}}
+    for count in (1, 2):
+        # Had its first publisher died before it kept the claim, another one would publish it again.
+        task.apply_async((key,), **options).get(timeout=60)
+        if count == 2:
+            project.workers[0].wait_for_line(f"copy of a finished message.*tick-{key}")
+        eventually(lambda: not project.is_held(key))
+    assert task.delay(key).get(timeout=60) != f"tick-{key}"
 
 
 # --- an outage ------------------------------------------------------------------------------------

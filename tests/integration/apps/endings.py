@@ -6,6 +6,7 @@ import resource
 from pathlib import Path
 from typing import Any
 
+from celery import Celery
 from celery.exceptions import Ignore, Reject
 
 from celery_redlock import SingletonTask, singleton_task
@@ -41,6 +42,23 @@ def nesting(self: SingletonTask, key: str, gate: str | None = None, depth: int =
     if depth:
         return nesting.apply((key.partition("-")[0] + f"-{depth}", gate, depth - 1)).get()
     return body(self, key, gate, "return")
+
+
+other = Celery("other", set_as_current=False)
+other.conf.update(app.conf.changes or {}, redlock_key_prefix="other")
+
+
+@singleton_task(app=other, lock_key="{key}", lock_ttl=1, bind=True)
+def of_another_app(self: SingletonTask, key: str, gate: str) -> bool:
+    inside.note("begin", key=key)
+    inside.wait_at(gate)
+    assert self.lease is not None
+    return self.lease.lost
+
+
+@singleton_task(app=app, lock_key="{key}")
+def calling_another_app(key: str, gate: str) -> Any:
+    return of_another_app.apply((key, gate)).get(disable_sync_subtasks=False)
 
 
 def body(task: SingletonTask, key: str, gate: str | None, how: str) -> Any:

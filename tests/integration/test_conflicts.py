@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from pathlib import PurePath
 from typing import Any
 
 import pytest
@@ -294,13 +295,12 @@ def test_what_a_caller_hides_stays_hidden_when_it_is_rescheduled(
 def test_a_message_keeps_its_serializer_when_it_is_rescheduled(new_project: NewProject) -> None:
     project = new_project("locked", accept_content=["json", "pickle"])
     worker = project.start_worker(concurrency=2, env={"C_FORCE_ROOT": "1"})
-    task, key = project.tasks.rescheduling, ("JSON has no tuples",)
-    holder = task.apply_async((key, "gate"), serializer="pickle")
-    project.run_of(holder.id)
-    later = task.apply_async((key,), serializer="pickle")
+    holder = held(project, project.tasks.rescheduling, "key")
+    not_json = PurePath("key")
+    later = project.tasks.rescheduling.apply_async(("key", not_json), serializer="pickle")
     # The second time it was published by us.
     worker.wait_for_line(f"task_id={later.id}.*becomes=reschedule", count=2)
-    project.open("gate")
+    project.open("key")
     assert holder.get(timeout=GET_WITHIN) == later.get(timeout=GET_WITHIN) == 0
 
 

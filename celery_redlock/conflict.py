@@ -18,7 +18,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from .publish import seconds_until
 from .redlock.errors import DuplicateTask, LockHeld, QuorumUnavailable
 from .redlock.lease import host_of, task_of
-from .run import COPY_HEADER, is_copy
+from .run import COPY_HEADER, SERIALIZER, is_copy
 from .signals import lock_conflict
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ _SHORTEST_COUNTDOWN_S = 0.1
 _BEFORE_EXPIRY_S = 1.0
 _VISIBILITY_TIMEOUT_S = 3600.0
 """A Redis broker's unless it is told otherwise. Source: kombu, transport/redis.py."""
-SERIALIZER = "redlock_serializer"
-"""The attribute of a request that names what its message was serialized with."""
 _QUIET_S = 30.0
 _quiet_until = 0.0
 NO_QUORUM_PAUSE_S = 5.0

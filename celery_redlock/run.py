@@ -278,6 +278,9 @@ TICK_HEADER = "redlock_tick"
 COPY_HEADER = "redlock_copy"
 """Marks a message that was put off because its first copy was running."""
 
+SERIALIZER = "redlock_serializer"
+"""The attribute of a request that names what its message was serialized with."""
+
 
 def heeds_mark(request: Context) -> bool:
     """Tell whether a done mark ends this execution: whether a copy of its message may have run.

@@ -26,7 +26,7 @@ from celery.signals import (
 )
 from kombu.serialization import registry as serializers  # type: ignore[attr-defined]
 
-from . import conflict, interrupt, publish, run
+from . import interrupt, publish, run
 from .options import Lifetime
 from .plan import new_plan
 from .prefork import MainKeeper, is_supported
@@ -185,7 +185,7 @@ def _on_received(request: Any = None, **_kwargs: Any) -> None:
     """In the main process: note what the process that takes it is not told, or may die with."""
     serializer = serializers.type_to_name.get(request.content_type)
     if serializer:
-        request.request_dict[conflict.SERIALIZER] = serializer
+        request.request_dict[run.SERIALIZER] = serializer
     if publish.reservation_in(request.request_dict):
         _received[str(request.id)] = request
 

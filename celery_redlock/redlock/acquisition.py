@@ -1,49 +1,58 @@
-"""How a lock is acquired: attempt after attempt, until one wins or it is of no use to go on."""
+"""Acquire a lock: retry with jitter until an attempt succeeds or retrying is pointless."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
-from .channel import Channel
-from .clock import Clock
-from .errors import AlreadyDone, ConfigurationError, LockHeld, RedlockError
-from .events import Acquired, Event, Refused
-from .lease import Lease, new_owner
-from .node import Node
-from .pool import Pool
-from .quorum import (
-    Busy,
-    Done,
-    Granted,
-    GrantReply,
+from celery_redlock.redlock.protocol.quorum import (
     Verdict,
     chosen_token,
     confirm_verdict,
     grant_verdict,
+    holder_age_s,
     leading_holder,
     majority,
     unconfirmed,
     validity_ms,
 )
-from .rounds import Attempt, Rounds, unavailable
+from celery_redlock.redlock.protocol.replies import Busy, Done, Failed, Granted, GrantReply
+from celery_redlock.redlock.protocol.scripts import lock_keys
+from celery_redlock.redlock.transport.channel import Channel
+from celery_redlock.redlock.transport.node import Node
+from celery_redlock.redlock.transport.pool import Pool
 
-_LONGEST_PAUSE_S = 0.2
+from .backoff import Backoff
+from .clock import Clock
+from .errors import AlreadyDone, LockHeld, RedlockError
+from .events import Acquired, Event, Refused
+from .keeper import Keeper
+from .lease import Backing, Lease, new_owner
+from .refusals import held_by, refuse_misconfigured, unavailable
+from .rounds import Attempt, Rounds
+from .unsettled import ReleaseRequest, due_after
+from .waiters import OnWait, Waiter, Waiters
+
 _CONTENDED_ROUNDS = 20
 _LONG_CONTENDED_ROUNDS = 10
-"""After so many, who still has no majority is not on the way to one."""
+"""After so many rounds, an attempt that has no majority yet is not going to get one."""
+OnAttempt = Callable[[str], None]
+"""Called with the owner of an attempt before any node knows it."""
 
 
 class Acquisition:
-    """Makes attempts, for any number of threads.
+    """Attempts to acquire locks, for any number of threads.
 
     Args:
         nodes: The servers.
         pool: Channels to them.
-        rounds: What is asked of them.
+        rounds: Requests to them.
         clock: Time.
+        keeper: Releases what an interrupted attempt leaves behind.
+        node_timeout: Longest wait for a node in one round, seconds.
         observe: Called with Acquired and Refused.
-        verify: Asks a quorum whether a lease stands; each lease gets it.
+        verify: Asks a quorum whether a lease is still held; given to each lease.
+        waiters: Waiters of this process.
     """
 
     def __init__(
@@ -52,53 +61,145 @@ class Acquisition:
         pool: Pool,
         rounds: Rounds,
         clock: Clock,
+        keeper: Keeper,
+        node_timeout: float,
         observe: Callable[[Event], None],
         verify: Callable[[Lease], None],
+        waiters: Waiters,
     ) -> None:
         self._nodes = nodes
         self._quorum = majority(len(nodes))
         self._pool = pool
         self._rounds = rounds
         self._clock = clock
+        self._keeper = keeper
+        self._node_timeout = node_timeout
         self._observe = observe
         self._verify = verify
+        self._waiters = waiters
         self._highest_seen = 0
 
-    def win(self, attempt: Attempt, label: str | None, wait: float) -> Lease:
-        """Make attempts until one succeeds, or it is of no use to go on."""
-        asked_at = self._clock.now()
+    def win(
+        self,
+        attempt: Attempt,
+        label: str | None,
+        wait: float,
+        on_attempt: OnAttempt | None = None,
+        on_wait: OnWait | None = None,
+    ) -> Lease:
+        """Return a lease: make attempts until one succeeds or the last allowed one has failed.
+
+        The keeper is responsible for the lease, and releases it soon unless `settle` is called.
+
+        Raises:
+            RedlockError: The reason why the last attempt failed.
+        """
+        if not wait:
+            return self._win(attempt, label, 0.0, on_attempt)
+        waiter = Waiter(self._waiters, lock_keys(self._rounds.prefix, attempt.key)[0], on_wait)
+        try:
+            return self._win(attempt, label, wait, on_attempt, waiter)
+        finally:
+            waiter.leave()
+
+    def _win(
+        self,
+        attempt: Attempt,
+        label: str | None,
+        wait: float,
+        on_attempt: OnAttempt | None,
+        waiter: Waiter | None = None,
+    ) -> Lease:
+        ends_at = (asked_at := self._clock.now()) + wait
         is_given_owner = bool(attempt.owner)
-        rounds = 0
+        rounds, backoff = 0, Backoff()
+        # An attempt that may replace the holder has no need of a release.
+        if waiter and not attempt.supersedes:
+            waiter.wait_for_first_turn(wait)
         while True:
             rounds += 1
             began = self._clock.now()
             if not is_given_owner:
-                owner = new_owner(label, is_reservation=attempt.is_reservation)
+                owner = new_owner(
+                    label,
+                    publication=attempt.publication,
+                    is_reservation=attempt.is_reservation,
+                )
                 attempt = attempt._replace(owner=owner)
-            with self._pool.channel() as channel:
+            if on_attempt:
+                on_attempt(attempt.owner)
+            patience = max(self._node_timeout, ends_at - began) if wait else None
+            with self._pool.channel(patience=patience) as channel:
                 refuse_misconfigured(self._nodes)
                 outcome = self._try(channel, attempt, rounds)
+            if waiter:
+                waiter.has_asked(began)
             now = self._clock.now()
             if isinstance(outcome, Lease):
                 self._observe(Acquired(outcome, now - asked_at, rounds))
                 return outcome
-            pause = _pause(outcome, now - began, rounds)
-            # Nobody has a majority: whoever gave up now might leave nobody to do the work.
+            # Nobody has a majority: if all callers gave up now, nobody would do the work.
             is_split = isinstance(outcome, LockHeld) and outcome.contended
-            may_go_on = now + pause < asked_at + wait or (is_split and rounds < _CONTENDED_ROUNDS)
+            polls_s = waiter.polls_s if waiter else 0.0
+            pause = backoff.pause(outcome, now - began, polls_s)
+            if polls_s and not is_split:
+                # Time is left for one more attempt.
+                pause = min(pause, ends_at - now - (now - began))
+            may_go_on = 0 < pause < ends_at - now or (is_split and rounds < _CONTENDED_ROUNDS)
             if isinstance(outcome, AlreadyDone) or is_given_owner or not may_go_on:
                 self._observe(Refused(attempt.key, outcome))
                 raise outcome
-            self._clock.sleep(pause)
+            if waiter and isinstance(outcome, LockHeld) and not is_split:
+                waiter.wait(pause)
+            else:
+                self._clock.sleep(pause)
+
+    def settle(self, lease: Lease) -> None:
+        """Pass the responsibility for `lease` from the keeper to its holder.
+
+        Raises:
+            QuorumUnavailable: The keeper has released the lease already.
+        """
+        if not self._keeper.settle(lease.owner):
+            why = Failed("granted, and released again: this process stood still meanwhile")
+            raise unavailable("lock", lease.key, [why] * len(self._nodes), self._nodes)
 
     def _try(self, channel: Channel, attempt: Attempt, rounds: int) -> Lease | RedlockError:
-        """Make one attempt, the `rounds`th; return the lease, or why there is none."""
+        """Make one attempt, the `rounds`th; return the lease or the reason why it failed."""
+        self._have_answered_for(attempt)
+        dropped = channel.dropped()
         try:
-            return self._try_undisturbed(channel, attempt, rounds)
+            outcome = self._try_undisturbed(channel, attempt, rounds)
         except BaseException:
-            # A time limit's signal strikes anywhere: what was granted must not be left behind.
-            self._rounds.abandon(channel, attempt, ())
+            # A time limit's signal strikes anywhere: a grant must not be left behind.
+            self._keeper.finish(attempt.owner)
+            # The release follows its grant on the same connection; the keeper uses another one.
+            with suppress(Exception):
+                self._rounds.abandon(channel, attempt, ())
             raise
+        if isinstance(outcome, RedlockError) and channel.dropped() == dropped:
+            # On every node where its grant may still arrive, its release follows it.
+            self._keeper.settle(attempt.owner)
+        return outcome
+
+    def _have_answered_for(self, attempt: Attempt) -> None:
+        """Make the keeper release the attempt's lock, unless it is settled in time.
+
+        Raises:
+            QuorumUnavailable: The keeper's thread can't be started.
+        """
+        now = self._clock.now()
+        release = ReleaseRequest(
+            attempt.key,
+            attempt.owner,
+            due=now + due_after(self._node_timeout),
+            ends_at=now + attempt.ttl_ms / 1000,
+        )
+        try:
+            self._keeper.answer_for(release)
+        except RuntimeError as error:
+            why = Failed(f"not asked, because no thread can be started to renew locks: {error}")
+            raise unavailable("lock", attempt.key, [why] * len(self._nodes), self._nodes) from error
 
     def _try_undisturbed(
         self, channel: Channel, attempt: Attempt, rounds: int
@@ -121,7 +222,8 @@ class Acquisition:
                         isinstance(grant, Granted) and grant.took_over for grant in grants
                     )
                 if lease.remaining() > 0:
-                    lease.channel, lease.is_granted_late = channel, channel.debt()
+                    lease.backing.channel = channel
+                    lease.backing.is_granted_late = channel.debt()
                     return lease
         self._rounds.abandon(channel, attempt, grants)
         return self._refusal(attempt.key, verdict, grants)
@@ -134,9 +236,10 @@ class Acquisition:
         already: int,
         grants: Sequence[GrantReply | None],
     ) -> bool:
-        """Give a majority `token` as its floor, which `already` nodes have: then it is ours alone.
+        """Raise the floor of a majority to `token`, which `already` nodes have: it is unique then.
 
-        Tell whether it was done.
+        Returns:
+            Whether a majority confirmed.
         """
         behind = unconfirmed(grants, token)
         acks = self._rounds.confirm(channel, attempt, token, behind, already)
@@ -152,7 +255,7 @@ class Acquisition:
             clock=self._clock,
             acquired_at=started,
             superseded=attempt.supersedes,
-            verify=self._verify,
+            backing=Backing(verify=self._verify),
         )
 
     def _refusal(
@@ -161,11 +264,10 @@ class Acquisition:
         if verdict is Verdict.DONE:
             lasts_ms = max(grant.remaining_ms for grant in grants if isinstance(grant, Done))
             return AlreadyDone(key, lasts_ms / 1000)
-        leader = leading_holder(grants)
         if verdict is Verdict.HELD or verdict is Verdict.CONTENDED:
-            holder = leader.holder if leader else None
-            remaining = max(0, leader.remaining_ms) / 1000 if leader else 0.0
-            return LockHeld(key, holder, remaining, contended=verdict is Verdict.CONTENDED)
+            leader = leading_holder(grants)
+            age = holder_age_s(grants, leader.holder, self._rounds.skew_us) if leader else None
+            return held_by(key, leader, contended=verdict is Verdict.CONTENDED, age=age)
         if verdict is Verdict.WON:
             return unavailable(
                 "lock", key, grants, self._nodes, "its grant came, or was confirmed, too late"
@@ -178,28 +280,3 @@ class Acquisition:
                 self._highest_seen = max(self._highest_seen, grant.token)
             elif isinstance(grant, Busy):
                 self._highest_seen = max(self._highest_seen, grant.floor)
-
-
-def refuse_misconfigured(nodes: Sequence[Node]) -> None:
-    """Grant nothing while a node is not an independent master.
-
-    What is held is extended and released all the same: the other nodes still stand for it.
-
-    Raises:
-        ConfigurationError: It names the node.
-    """
-    for node in nodes:
-        if node.misconfigured:
-            raise ConfigurationError(*node.misconfigured.args)
-
-
-def _pause(outcome: RedlockError, round_took: float, rounds: int) -> float:
-    """Return how long to wait before the next round, in seconds.
-
-    Full jitter over what doubles with each round, at least the time that a round takes, and not
-    past the holder's end.
-    """
-    longest = min(_LONGEST_PAUSE_S, max(round_took, 0.001) * 2 ** min(rounds, 16))
-    if isinstance(outcome, LockHeld):
-        longest = min(longest, outcome.remaining)
-    return max(round_took, 0.001) + random.uniform(0.0, longest)

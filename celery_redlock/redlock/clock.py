@@ -1,4 +1,4 @@
-"""Time, injected: durations on a clock that counts suspend, wall time only to propose tokens."""
+"""Injected time: durations on a clock that counts suspend; wall time only to propose tokens."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the lock needs of time."""
+    """Source of time."""
 
     def now(self) -> float:
-        """Return seconds on a clock that is never set and counts suspend."""
+        """Return seconds on a clock that nobody can set and that counts suspend."""
 
     def wall_us(self) -> int:
         """Return µs since the epoch."""

@@ -1,4 +1,4 @@
-"""The one tree of exceptions.
+"""Exceptions of this package, in one tree.
 
 Every exception keeps its data as constructor arguments, in order, as plain JSON values: Celery
 sends an exception through the result backend as class and ``args``, and this way it arrives whole.
@@ -10,24 +10,30 @@ from collections.abc import Mapping
 
 
 class RedlockError(Exception):
-    """Base of everything this package raises on purpose."""
+    """Base class of all exceptions of this package."""
 
 
 class ConfigurationError(RedlockError):
-    """Something was set up wrongly; the message names what, where and the remedy."""
+    """The configuration is wrong; the message names the value, its place and the remedy."""
 
 
 class LockHeld(RedlockError):
-    """A majority cannot be had because others hold the lock.
+    """Others hold the lock on so many nodes that no majority is left.
 
     Attributes:
-        key: Name of the lock.
-        holder: The holder's owner string, ``<nonce>:<task id>@<hostname>``; of several, the one
-            with the most nodes. None when no node named one.
+        key: Key of the lock.
+        holder: Holder, ``<task id>@<hostname>``; of several, the one with the most nodes. None: no
+            node named one.
         remaining: Seconds until that holder's lock would expire if it were not renewed.
-        contended: True when nobody is known to hold a majority: attempts that started at the same
-            moment split the nodes between them, again and again. Nobody may be running then.
+        contended: Whether no holder is known to have a majority: attempts that started at the same
+            moment keep splitting the nodes between them. Possibly no task runs then.
+        owner: Owner string of the holder, for the refused process only. It is enough to release the
+            lock, so `args`, `repr`, pickle and copies leave it out.
+        age: Seconds since the holder acquired the lock, by the nodes' clocks, for the refused
+            process only. None: unknown, as with a reservation.
     """
+
+    __slots__ = ("age", "owner")  # not in `vars`, which are pickled
 
     def __init__(
         self,
@@ -35,12 +41,17 @@ class LockHeld(RedlockError):
         holder: str | None = None,
         remaining: float = 0.0,
         contended: bool = False,  # noqa: FBT001, FBT002  # args must rebuild it, in order
+        *,
+        owner: str | None = None,
+        age: float | None = None,
     ) -> None:
         super().__init__(key, holder, remaining, contended)
         self.key = key
         self.holder = holder
         self.remaining = remaining
         self.contended = contended
+        self.owner = owner
+        self.age = age
 
     def __str__(self) -> str:
         who = self.holder or "others"
@@ -53,10 +64,10 @@ class QuorumUnavailable(RedlockError):
     """Fewer nodes than a quorum could answer.
 
     Attributes:
-        key: Name of the lock.
-        errors: Why, by node (address without credentials).
-        nodes: How many nodes there are.
-        action: What could not be done: lock, extend or release.
+        key: Key of the lock.
+        errors: Reason of each node, by its address without credentials.
+        nodes: Number of all nodes.
+        action: Operation that failed: lock, extend or release.
     """
 
     def __init__(
@@ -83,11 +94,11 @@ class QuorumUnavailable(RedlockError):
 
 
 class LeaseLost(RedlockError):
-    """A lease ended before its holder gave it back: it may be somebody else's by now.
+    """A lease ended before its holder released it: another owner may have the lock by now.
 
     Attributes:
-        key: Name of the lock; '' while it is being raised in another thread, which takes a class.
-        reason: What was seen.
+        key: Key of the lock; '' while it is being raised in another thread, which takes a class.
+        reason: Reason, as far as known.
     """
 
     def __init__(self, key: str = "", reason: str = "it could not be renewed in time") -> None:
@@ -103,8 +114,8 @@ class DuplicateTask(RedlockError):
     """A task did not run because another execution holds its lock.
 
     Attributes:
-        key: Name of the lock.
-        holder: Id of the task that holds it.
+        key: Key of the lock.
+        holder: Id of the task that holds the lock.
         remaining: Seconds until its lease would expire if it were not renewed.
     """
 
@@ -122,11 +133,11 @@ class DuplicateTask(RedlockError):
 
 
 class AlreadyDone(RedlockError):
-    """The task that asks has run to its end before: this is its message, delivered again.
+    """The task has run to its end before: this is its message, delivered again.
 
     Attributes:
-        key: Name of the lock.
-        remaining: How long the mark lasts that says so, seconds.
+        key: Key of the lock.
+        remaining: Seconds until the done mark expires.
     """
 
     def __init__(self, key: str, remaining: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""What can be observed of the lock: frozen events, and observers that can never break it."""
+"""Events of the lock, and observers that can never break it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from .lease import Lease
+from .lease import Lease, holder_of
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class Acquired:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A lock could not be had: `error` is the LockHeld or QuorumUnavailable that was raised."""
+    """A lock was not acquired: `error` is the LockHeld or QuorumUnavailable that was raised."""
 
     key: str
     error: Exception
@@ -31,7 +31,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A lease was given back after `held` seconds."""
+    """A lease was released after `held` seconds."""
 
     lease: Lease
     held: float
@@ -39,7 +39,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A lease ended before it was given back."""
+    """A lease ended before it was released."""
 
     lease: Lease
     reason: str
@@ -47,7 +47,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class NodeDown:
-    """A node that was usable, or never tried, can not be used: `error` says why."""
+    """A node went down, or was down at first: `error` is the reason."""
 
     node: str
     error: str
@@ -61,19 +61,28 @@ class NodeUp:
     votes_in: float
 
 
-Event = Acquired | Refused | Released | Lost | NodeDown | NodeUp
+@dataclass(frozen=True, slots=True)
+class NodeRefuses:
+    """A node is connected, but refuses to write: `error` is its reply."""
+
+    node: str
+    error: str
+
+
+Event = Acquired | Refused | Released | Lost | NodeDown | NodeUp | NodeRefuses
 _ROUTINE = (Acquired, Released, Refused)
+_OF_NODES = (NodeDown, NodeUp, NodeRefuses)
 
 
 class Observer(Protocol):
-    """Anything that is called with every event, on the thread in which it happened."""
+    """Callback for every event, on the thread in which it happened."""
 
     def __call__(self, event: Event, /) -> None:
-        """Take note of `event`."""
+        """Handle `event`."""
 
 
 def notify(observers: Sequence[Observer], event: Event) -> None:
-    """Tell every observer; one that raises is logged and does not touch the lock or the others."""
+    """Call every observer; an error of one is logged, and the others are still called."""
     for observer in observers:
         try:
             observer(event)
@@ -82,24 +91,37 @@ def notify(observers: Sequence[Observer], event: Event) -> None:
 
 
 def log_event(event: Event) -> None:
-    """The observer that is always there: one line for what an operator must know."""
+    """Log an event in one line."""
     if isinstance(event, _ROUTINE) and not logger.isEnabledFor(logging.DEBUG):
         return
     match event:
         case Lost(lease, reason):
-            logger.error("lease lost key=%s owner=%s reason=%s", lease.key, lease.owner, reason)
+            logger.error(
+                "lease lost key=%s holder=%s reason=%s", lease.key, holder_of(lease.owner), reason
+            )
         case NodeDown(node, error):
             logger.warning("node down node=%s error=%s", node, error)
+        case NodeRefuses(node, error):
+            logger.warning("node refuses writes node=%s error=%s", node, error)
         case NodeUp(node, votes_in) if votes_in > 0:
             logger.warning("node guarded node=%s votes_in_s=%.1f", node, votes_in)
         case NodeUp(node, _):
             logger.debug("node up node=%s", node)
         case Acquired(lease, elapsed, rounds):
             logger.debug(
-                "lock acquired key=%s owner=%s token=%d elapsed_s=%.6f rounds=%d",
-                lease.key, lease.owner, lease.token, elapsed, rounds,
+                "lock acquired key=%s holder=%s token=%d elapsed_s=%.6f rounds=%d",
+                lease.key, holder_of(lease.owner), lease.token, elapsed, rounds,
             )  # fmt: skip
         case Released(lease, held):
-            logger.debug("lock released key=%s owner=%s held_s=%.3f", lease.key, lease.owner, held)
+            holder = holder_of(lease.owner)
+            logger.debug("lock released key=%s holder=%s held_s=%.3f", lease.key, holder, held)
         case Refused(key, error):
             logger.debug("lock refused key=%s error=%s", key, error)
+
+
+def log_event_of_leases(event: Event) -> None:
+    """Replacement for `log_event` where another lock or process logs the events of nodes."""
+    if isinstance(event, _OF_NODES):
+        logger.debug("node seen here, too event=%r", event)
+    else:
+        log_event(event)

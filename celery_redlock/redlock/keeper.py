@@ -1,172 +1,283 @@
-"""The keeper: renews leases in batches, and says when one is lost.
+"""The keeper: renew leases in batches, report lost ones, make the releases of interrupted callers.
 
-One real daemon thread a process, started with the first lease, ended when there has been none for
-a while, started anew after a fork. `tick` is all it does; the thread only calls it in time. Beside
-greenlets it stays: what it waits with there can be used by the thread that made it only.
+All its work is in `tick`; its thread calls that in time, from the first attempt or lease on.
+
+There is no mutex here: a signal handler that acquires or releases may run at any line of a thread
+that does the same.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import math
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
-from . import home, native
-from .bell import Bell
+from celery_redlock.redlock.protocol.quorum import drift_ms
+
 from .clock import Clock
-from .lease import Lease
-from .quorum import drift_ms
+from .keeper_thread import IDLE_S, LOOK_S, KeeperThread
+from .lease import Lease, holder_of
+from .threads import dispatch
+from .unsettled import ReleaseRequest, UnsettledReleases
 
 logger = logging.getLogger(__name__)
-_IDLE_S = 10.0
-_AFTER_ERROR_S = 0.5
+BATCH = 2000
+"""Leases per write. A connection buffers at most a MiB for a node that reads slowly."""
 _SOONEST_RETRY_S = 0.005
+_SHARE = 4
+"""An extension may take a quarter of the remaining time of its lease."""
+
+OnLease = Callable[[Lease], object]
+"""Called with a lease."""
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    """Renewal of one lease. A separate object, so that a forgotten lease is not added again.
+
+    Attributes:
+        due_at: Time of the next extension, seconds on the clock.
+        holder: Object that releases the lease.
+        on_extended: Called after each extension.
+        on_lost: Called once when it is lost.
+    """
+
+    due_at: float
+    holder: weakref.ref[object] | None
+    on_extended: OnLease | None
+    on_lost: OnLease | None
 
 
 class Keeper:
-    """Extends every kept lease when a third of its ttl has passed.
+    """Renewal of every kept lease when a third of its ttl has passed.
 
     Args:
         clock: Time.
-        extend: Extends all the given leases in one round; on success it moves their deadlines.
-        lose: Called once with a lease whose deadline came first; at home, see `home`.
-        prepare: Called on the thread when it starts, before anything is due: connecting takes many
-            steps, each of which a busy interpreter may delay.
-        spawn: Starts a function on a thread of its own; None for an ordinary daemon thread.
+        extend: Extends all given leases in one round, within a number of seconds, and moves the
+            deadlines of those that succeed.
+        lose: Called once with each lease that is lost, in the origin thread: see `dispatch`.
+        prepare: Called on the thread before the first lease is due: connecting takes many steps,
+            each of which a busy interpreter may delay.
+        spawn: Starts a function on a new thread; None: on an ordinary daemon thread.
+        release: Makes releases within a number of seconds; returns whether each was confirmed.
+        tidy: Called at each tick, with whether any leases are kept, to close unused connections;
+            returns whether any are left, so that the thread goes on.
     """
 
     def __init__(
         self,
         clock: Clock,
-        extend: Callable[[Sequence[Lease]], object],
+        extend: Callable[[Sequence[Lease], float], object],
         lose: Callable[[Lease], None],
         prepare: Callable[[], object] = lambda: None,
         spawn: Callable[[Callable[[], None]], object] | None = None,
+        release: Callable[[Sequence[ReleaseRequest], float], Sequence[bool]] = lambda *_: (),
+        tidy: Callable[[bool], bool] = lambda _: False,
     ) -> None:
         self._clock = clock
         self._extend = extend
         self._lose = lose
-        self._prepare = prepare
-        self._spawn = spawn or _start_thread
-        self.forget_all()
+        self._tidy = tidy
+        self._is_untidy = False
+        self._kept: dict[Lease, _Kept] = {}
+        self._releases = UnsettledReleases(clock, release)
+        self._thread = KeeperThread(
+            clock, prepare, self.tick, self._next_due_at, self._has_work, spawn
+        )
 
     def forget_all(self) -> None:
-        """Start from nothing, as after a fork: the parent's leases are the parent's."""
-        self._lock = native.new_lock()
-        self._due: dict[Lease, float] = {}
-        self._wakes_at = 0.0
-        self._bell: Bell | None = None
+        """Forget all leases and releases, as after a fork: they are the parent's."""
+        self._kept = {}
+        self._releases.forget_all()
+        self._thread.forget()
 
-    def keep(self, lease: Lease) -> None:
-        """Renew `lease` from now on, until it is forgotten, lost or past its `hold_until`."""
-        with self._lock:
-            self._due[lease] = due = _due_at(lease, self._clock.now())
-            if self._bell is None:
-                self._bell = bell = Bell()
-                self._wakes_at = due
-                self._spawn(lambda: self._run(bell))
-            elif due < self._wakes_at:
-                self._bell.ring()
+    def stop(self) -> None:
+        """Stop all renewals and end the thread."""
+        self._kept.clear()
+        self._thread.stop()
+
+    # ---- leases
+
+    def keep(
+        self,
+        lease: Lease,
+        holder: weakref.ref[object] | None = None,
+        *,
+        on_extended: OnLease | None = None,
+        on_lost: OnLease | None = None,
+    ) -> None:
+        """Renew `lease` from now on, until it is forgotten, lost or past its `hold_until`.
+
+        Args:
+            lease: The lease.
+            holder: Object that releases the lease; if it is collected first, the keeper does. None:
+                the caller is sure to.
+            on_extended: Called after each extension that the keeper has made.
+            on_lost: Called once if the lease is lost, after `lose`.
+
+        Raises:
+            RuntimeError: No thread can be started now. The next one that can renews the lease.
+        """
+        at = due_at(lease, self._clock.now())
+        self._kept[lease] = _Kept(at, holder, on_extended, on_lost)
+        self._thread.start()
+        self._thread.wake(at)
 
     def forget(self, lease: Lease) -> None:
-        """Renew `lease` no more."""
-        with self._lock:
-            self._due.pop(lease, None)
+        """Stop renewing `lease`."""
+        self._kept.pop(lease, None)
 
     def kept(self) -> list[Lease]:
         """Return the leases that are being renewed."""
-        with self._lock:
-            return list(self._due)
+        return list(self._kept)
 
-    def stop(self) -> None:
-        """Renew nothing any more, and end the thread."""
-        with self._lock:
-            self._due.clear()
-            bell, self._bell = self._bell, None
-            if bell:
-                bell.ring()
+    # ---- releases
+
+    def answer_for(self, release: ReleaseRequest) -> None:
+        """Make `release` when it is due, unless it is settled before.
+
+        Raises:
+            RuntimeError: No thread can be started now; the release will not be made.
+        """
+        self._releases.add(release)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._releases.settle(release.owner)
+            raise
+
+    def settle(self, owner: str) -> bool:
+        """Drop the release of `owner`; return False if it is being made already."""
+        return self._releases.settle(owner)
+
+    def finish(self, owner: str) -> None:
+        """Make the release of `owner` now: its caller was interrupted."""
+        self._releases.hurry(owner)
+        self._thread.wake()
+
+    def take_over(self, lease: Lease) -> None:
+        """Release `lease` now: its holder was interrupted before the release began."""
+        self.forget(lease)
+        ends_at = lease.deadline + drift_ms(lease.ttl_ms) / 1000
+        release = ReleaseRequest(
+            lease.key, lease.owner, 0.0, ends_at, lease.token, lease.superseded
+        )
+        self._releases.add(release)
+        with suppress(RuntimeError):  # a thread that is started later makes it
+            self._thread.start()
+        self._thread.wake()
+
+    # ---- what is due
 
     def tick(self) -> float:
-        """Do what is due; return when to come again, in seconds on the clock."""
-        now = self._clock.now()
-        with self._lock:
-            soonest = min(self._due.values(), default=now + _IDLE_S)
-            if soonest > now:
-                return soonest
-            # What is due soon goes along: leases of one ttl end up in one batch a period.
-            batch = [one for one, due in self._due.items() if due <= now + one.ttl_ms / 12_000]
-        renewable = [one for one in batch if not one.lost and not _is_past_hold(one, now)]
+        """Do all that is due; return the time of the next tick, seconds on the clock."""
+        for lease, kept in list(self._kept.items()):
+            if kept.holder and kept.holder() is None:
+                self.take_over(lease)
+        spare = min(LOOK_S, max(0.0, self._next_due_at() - self._clock.now()))
         try:
-            if renewable:
-                self._extend(renewable)
+            if self._releases.work(spare):
+                for lease in self.kept():
+                    if self._releases.is_taken(lease.owner):
+                        self.forget(lease)
         finally:
-            # After an error, too: what stays due would be tried again at once, without end.
-            for lease in self._reschedule(batch):
-                lease.is_lost = True
-                home.call(self._tell, lease)
-        with self._lock:
-            return min(self._due.values(), default=self._clock.now() + _IDLE_S)
+            self._renew()
+        self._is_untidy = self._tidy(bool(self._kept))
+        return min(self._next_due_at(), self._releases.next_at(), self._clock.now() + IDLE_S)
 
-    def _reschedule(self, batch: Sequence[Lease]) -> list[Lease]:
-        """Note when each of `batch` is due next; return those that have ended."""
+    def _next_due_at(self) -> float:
+        return min((kept.due_at for kept in list(self._kept.values())), default=math.inf)
+
+    def _has_work(self) -> bool:
+        return bool(self._kept or self._releases or self._is_untidy)
+
+    def _renew(self) -> None:
+        """Report lost leases, and extend one batch of those that are due; the rest stays due."""
         now = self._clock.now()
-        over = []
-        with self._lock:
-            for lease in batch:
-                if lease not in self._due:
-                    continue
-                if lease.lost:
-                    over.append(lease)
-                if lease.lost or lease.is_released:
-                    del self._due[lease]
-                else:
-                    self._due[lease] = _due_at(lease, now)
-        return over
+        if self._next_due_at() > now:
+            return
+        # Leases that are due soon go along, so that leases of one ttl end up in one batch.
+        due = [
+            lease
+            for lease, kept in list(self._kept.items())
+            if kept.due_at <= now + lease.ttl_ms / 12_000
+        ]
+        standing = self._without_ended(due)
+        ending = [lease for lease in standing if lease.is_past_hold(now)]
+        batch = sorted(set(standing).difference(ending), key=lambda lease: lease.deadline)[:BATCH]
+        try:
+            if batch:
+                self._extend_batch(batch, self._patience(batch, now))
+        finally:
+            # After an error as well: leases that stay due would be tried again at once, for ever.
+            now = self._clock.now()
+            for lease in self._without_ended([*batch, *ending]):
+                if kept := self._kept.get(lease):
+                    kept.due_at = due_at(lease, now)
 
-    def _tell(self, lease: Lease) -> None:
+    def _extend_batch(self, batch: Sequence[Lease], patience: float) -> None:
+        """Extend leases, and call `on_extended` of each whose deadline was moved."""
+        deadlines = [lease.deadline for lease in batch]
+        try:
+            self._extend(batch, patience)
+        finally:
+            for lease, deadline in zip(batch, deadlines, strict=True):
+                kept = self._kept.get(lease)
+                if kept and kept.on_extended and lease.deadline != deadline:
+                    kept.on_extended(lease)
+
+    def _without_ended(self, leases: Iterable[Lease]) -> list[Lease]:
+        """Return the leases that are held; forget the others, and report those that were lost."""
+        standing = []
+        for lease in leases:
+            is_lost = lease.lost
+            if not is_lost and not lease.is_released:
+                standing.append(lease)
+            elif (kept := self._kept.pop(lease, None)) and is_lost:
+                lease.is_lost = True
+                dispatch.run_in_origin_thread(self._tell_lost, lease, kept.on_lost)
+        return standing
+
+    def _patience(self, batch: Sequence[Lease], now: float) -> float:
+        """Return the longest time for an extension of `batch`, in seconds.
+
+        Meanwhile no other lease may be lost, or come near its deadline without an extension.
+        """
+        left = patience_for(batch, now)
+        for lease in set(self.kept()).difference(batch):
+            is_ending = lease.is_past_hold(now)
+            last_call = lease.deadline if is_ending else lease.deadline - lease.ttl_ms / 3000
+            left = min(left, last_call - now)
+        return max(0.0, left)
+
+    def _tell_lost(self, lease: Lease, on_lost: OnLease | None) -> None:
         try:
             self._lose(lease)
+            if on_lost:
+                on_lost(lease)
         except Exception:
-            logger.exception("holder not told key=%s owner=%s", lease.key, lease.owner)
-
-    def _run(self, bell: Bell) -> None:
-        is_prepared = False
-        while True:
-            try:
-                if not is_prepared:
-                    is_prepared = True
-                    self._prepare()
-                wakes_at = self.tick()
-            except Exception as error:  # noqa: BLE001  # it is logged
-                home.call(logger.error, "keeper failed, it goes on", exc_info=error)
-                wakes_at = self._clock.now() + _AFTER_ERROR_S
-            with self._lock:
-                # A lease may have come while the tick was under way.
-                self._wakes_at = min([wakes_at, *self._due.values()])
-            was_rung = bell.wait(self._wakes_at - self._clock.now())
-            with self._lock:
-                is_idle = not self._due and not was_rung
-                if self._bell is bell and is_idle and not native.is_green():
-                    self._bell = None
-                if self._bell is not bell:
-                    bell.close()
-                    return
+            logger.exception(
+                "loss not reported to the holder key=%s holder=%s",
+                lease.key,
+                holder_of(lease.owner),
+            )
 
 
-def _due_at(lease: Lease, now: float) -> float:
-    """Return when `lease` is to be extended next; for one that is not to be, when it ends."""
-    if _is_past_hold(lease, now):
+def patience_for(leases: Iterable[Lease], now: float) -> float:
+    """Return the longest time for an extension of these leases, in seconds."""
+    return max(0.0, min((lease.deadline - now for lease in leases), default=0.0) / _SHARE)
+
+
+def due_at(lease: Lease, now: float) -> float:
+    """Return the time of the next extension of `lease`; past its `hold_until`, its deadline."""
+    if lease.is_past_hold(now):
         return lease.deadline
     ttl = lease.ttl_ms / 1000
     third = lease.deadline + drift_ms(lease.ttl_ms) / 1000 - ttl * 2 / 3
     if third > now:
         return third
-    # The extension failed: again, in steps that get shorter as the deadline comes near.
-    return min(lease.deadline, now + max(_SOONEST_RETRY_S, (lease.deadline - now) / 4))
-
-
-def _is_past_hold(lease: Lease, now: float) -> bool:
-    return lease.hold_until is not None and lease.hold_until <= now
-
-
-def _start_thread(run: Callable[[], None]) -> None:
-    home.start_thread(run, "redlock-keeper")
+    # The extension failed: retry at intervals that shrink as the deadline comes near.
+    return min(lease.deadline, now + max(_SOONEST_RETRY_S, (lease.deadline - now) / _SHARE))

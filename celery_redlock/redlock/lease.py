@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
 from collections.abc import Callable
@@ -13,90 +14,125 @@ from .errors import LeaseLost
 
 _HOSTNAME = socket.gethostname()
 _RESERVES = "~"
+_NONCE = re.compile(rf"\b[0-9a-f]{{32}}(\.[0-9a-f]+)?(?={_RESERVES}?:)")
+_RESERVING = re.compile(rf"[0-9a-f]{{32}}(\.[0-9a-f]+)?{_RESERVES}:")
 
 
 def new_owner(
-    label: str | None = None, hostname: str | None = None, *, is_reservation: bool = False
+    label: str | None = None,
+    hostname: str | None = None,
+    *,
+    publication: str = "",
+    is_reservation: bool = False,
 ) -> str:
-    """Return a fresh owner: 128 random bits, then who it is, for people and tools.
+    """Return a fresh owner: 128 random bits, then the holder's name for people and tools.
 
     Args:
-        label: What holds the lock: the task's id. None: this process.
-        hostname: Where. None: this machine's name.
-        is_reservation: Whether nothing runs under it.
+        label: Holder of the lock, for instance a task's id. None: this process.
+        hostname: Host of the holder. None: this machine's name.
+        publication: Hex digits that distinguish holders with the same label, the same for all
+            copies of one message. '': there is only one.
+        is_reservation: Whether the owner is that of a reservation.
 
-    A nonce is never used twice, not even by the next try of the same attempt: re-use would let two
-    attempts end with one token.
+    A nonce is never used twice, not even for the next attempt of the same caller: two attempts
+    could get the same token otherwise.
     """
+    head = secrets.token_hex(16) + (f".{publication}" if publication else "")
     mark = _RESERVES if is_reservation else ""
-    return f"{secrets.token_hex(16)}{mark}:{label or f'pid-{os.getpid()}'}@{hostname or _HOSTNAME}"
+    return f"{head}{mark}:{label or f'pid-{os.getpid()}'}@{hostname or _HOSTNAME}"
 
 
 def task_of(owner: str | None) -> str | None:
-    """Return the label an owner was made with (a task's id), or None if it carries none."""
+    """Return the label in an owner (a task's id), or None if there is none."""
     if owner is None:
         return None
     tail = owner.partition(":")[2]
     return tail.rpartition("@")[0] or None
 
 
+def publication_of(owner: str | None) -> str:
+    """Return the publication in an owner, or '' if there is none."""
+    head = (owner or "").partition(":")[0]
+    return head.partition(".")[2].removesuffix(_RESERVES)
+
+
+def holder_of(owner: str) -> str:
+    """Return an owner without its nonce, ``<label>@<hostname>``: safe to show.
+
+    The whole owner is enough to release its lock.
+    """
+    return owner.partition(":")[2]
+
+
+def without_nonces(text: str) -> str:
+    """Return a text of a node without the nonces of the owners in it."""
+    return _NONCE.sub("...", text)
+
+
 def is_reservation(owner: str | None) -> bool:
-    """Tell whether an owner is that of a reservation, under which nothing runs."""
-    return owner is not None and owner.partition(":")[0].endswith(_RESERVES)
+    """Return whether an owner is that of a reservation."""
+    return owner is not None and _RESERVING.match(owner) is not None
 
 
 def host_of(owner: str | None) -> str | None:
-    """Return the host an owner was made on, or None if it carries none."""
+    """Return the host in an owner, or None if there is none."""
     if owner is None:
         return None
     return owner.rpartition("@")[2] or None
 
 
 @dataclass(slots=True, eq=False)
-class Lease:
-    """A held lock. Single use: when it is lost or released, another one must be acquired.
+class Backing:
+    """References from a lease to the objects that granted and renew it. Not for users.
 
     Attributes:
-        key: Name of the lock.
-        owner: The value under which the nodes hold it.
-        token: Fencing token: larger than that of every lease on this key that was complete before
-            this one was asked for. µs since the epoch, roughly. 0: it is a reservation without one.
+        verify: Asks a quorum whether the lease is still held; raises LeaseLost if not.
+        refresh: Updates the lease if another process renews it; None: no other process does.
+        channel: Channel over which the lease was granted.
+        is_granted_late: Returns whether nodes have not answered the grant yet; None: all have.
+    """
+
+    verify: Callable[[Lease], None] | None = None
+    refresh: Callable[[Lease], None] | None = None
+    channel: object = None
+    is_granted_late: Callable[[], bool] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A held lock, for a single use: after it is lost or released, acquire another.
+
+    Attributes:
+        key: Key of the lock.
+        owner: Value of the lock key on the nodes.
+        token: Fencing token, larger than that of every lease on this key that was acquired before.
+            Roughly µs since the epoch. 0: a reservation without a token.
         ttl_ms: Expiry set on every node, ms.
-        deadline: When it ends unless it is extended, seconds on the boot-time clock, drift taken
-            off.
+        deadline: Time at which the lease ends unless it is extended, seconds on the boot-time
+            clock; the allowance for drift is subtracted.
         superseded: The owner that it was to replace; '' for nobody. A node that was slow may take
             that one's grant later than ours: released, it leaves neither.
         took_over: Whether it did replace it, on any node that answered in time.
         hold_until: When its renewal ends, seconds on the boot-time clock; None for never.
-        on_extended: Called after each extension, by whoever made it.
-        on_lost: Called once when it is lost, by whoever renews it.
-        refresh: Brings it up to date, where somebody else renews it.
-        verify: Asks a quorum whether it stands; raises LeaseLost if not.
-        channel: Over which it was granted.
-        is_granted_late: Tells whether there are nodes that have not answered yet; None: none are.
+        backing: References for the lock and the pools. Not for users.
     """
 
     key: str
-    owner: str
+    owner: str = field(repr=False)
     token: int
     ttl_ms: int
     deadline: float
     clock: Clock = field(repr=False)
     acquired_at: float = 0.0
-    superseded: str = ""
+    superseded: str = field(default="", repr=False)
     took_over: bool = False
     hold_until: float | None = None
     is_lost: bool = False
     is_released: bool = False
-    on_extended: Callable[[Lease], None] | None = field(default=None, repr=False)
-    on_lost: Callable[[Lease], None] | None = field(default=None, repr=False)
-    refresh: Callable[[Lease], None] | None = field(default=None, repr=False)
-    verify: Callable[[Lease], None] | None = field(default=None, repr=False)
-    channel: object = field(default=None, repr=False)
-    is_granted_late: Callable[[], bool] | None = field(default=None, repr=False)
+    backing: Backing = field(default_factory=Backing, repr=False)
 
     def remaining(self) -> float:
-        """Return the seconds for which this lease may still be trusted; 0.0 when it is over."""
+        """Return the seconds until the deadline; 0.0 if the lease is lost or released."""
         if self.lost or self.is_released:
             return 0.0
         return max(0.0, self.deadline - self.clock.now())
@@ -104,21 +140,25 @@ class Lease:
     @property
     def lost(self) -> bool:
         """True once the lease has ended without being released."""
-        if self.refresh and not self.is_lost:
-            self.refresh(self)
+        if self.backing.refresh and not self.is_lost:
+            self.backing.refresh(self)
         return self.is_lost or (not self.is_released and self.deadline <= self.clock.now())
 
-    def ensure(self) -> None:
-        """Return only if a quorum of nodes says, now, that this lease still stands.
+    def is_past_hold(self, now: float) -> bool:
+        """Return whether the lease is not renewed any more; it is valid until its deadline."""
+        return self.hold_until is not None and self.hold_until <= now
 
-        It costs one round trip and renews the lease.
+    def ensure(self) -> None:
+        """Ask a quorum of the nodes whether this lease is still held; return only if it is.
+
+        Costs one round trip, and renews the lease unless `hold_until` has passed.
 
         Raises:
-            LeaseLost: It was lost or released, or no quorum could be asked: do not write.
-            ConfigurationError: It is a reservation, under which nothing is to be written.
+            LeaseLost: The lease was lost or released, or no quorum answered: do not write.
+            ConfigurationError: The lease is a reservation, under which nothing may be written.
         """
         if self.is_released:
             raise LeaseLost(self.key, "it was released")
-        if self.lost or self.verify is None:
+        if self.lost or self.backing.verify is None:
             raise LeaseLost(self.key)
-        self.verify(self)
+        self.backing.verify(self)

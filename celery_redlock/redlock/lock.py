@@ -1,51 +1,49 @@
-"""The lock: acquire, extend, release. Read this page first.
+"""The lock: acquire, extend, release. Start reading here.
 
-Then `acquisition`: the algorithm. `quorum` decides, `rounds` says what is asked of the nodes,
-`channel` carries it.
+Next comes `acquisition`, the algorithm, then `extension` and `release`. `protocol.quorum` decides,
+`rounds` sends each request to the nodes, `transport.channel` carries it.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 
-from . import home
-from .acquisition import Acquisition, refuse_misconfigured
-from .channel import Channel
-from .checks import SHORTEST_TTL_S, check_nodes, check_seconds
+from celery_redlock.redlock.protocol.quorum import guard_s, majority
+from celery_redlock.redlock.transport.channel import Channel
+from celery_redlock.redlock.transport.node import Node
+from celery_redlock.redlock.transport.pool import Pool
+from celery_redlock.redlock.transport.subscriptions import Subscriptions
+
+from .acquisition import Acquisition, OnAttempt
 from .clock import Clock, SystemClock
-from .errors import (
-    ConfigurationError,
-    LeaseLost,
-    QuorumUnavailable,
-    RedlockError,
+from .defaults import (
+    IDLE_TIMEOUT_S,
+    KEY_PREFIX,
+    MAX_CLOCK_SKEW_S,
+    MAX_CONNECTIONS,
+    MAX_TTL_S,
+    NODE_TIMEOUT_S,
+    TTL_S,
 )
-from .events import Event, Lost, Observer, Released, log_event, notify
+from .errors import LockHeld, QuorumUnavailable, RedlockError
+from .events import Event, Lost, Observer, log_event, notify
+from .extension import Extension
+from .hold import Hold
+from .inspection import Inspection
 from .keeper import Keeper
 from .lease import Lease
-from .node import Node
-from .pool import Pool
-from .quorum import (
-    Acknowledged,
-    ExtendReply,
-    Verdict,
-    acknowledged,
-    extend_verdict,
-    guard_s,
-    majority,
-    validity_ms,
-)
-from .rounds import Attempt, Rounds, unavailable
+from .release import DONE_S, BackgroundRelease, Release
+from .rounds import Attempt, Rounds
+from .threads import dispatch
+from .validation import check_count, check_key, check_nodes, check_seconds, lease_ttl_ms
+from .waiters import OnWait, Waiters
 
-logger = logging.getLogger(__name__)
 DAY_S = 86_400.0
-DONE_S = 3600.0
-"""How long a done mark lasts, unless it is told otherwise."""
-_BATCH = 256
 
 
 class Redlock:
@@ -56,29 +54,39 @@ class Redlock:
     Args:
         nodes: URLs of 1, 3, 5 … masters without replication between them.
         node_timeout: Longest wait for a node in one round, seconds > 0.
-        max_ttl: Longest ttl any lease may ask for, seconds; sets the restart guard.
-        max_clock_skew: By how much a node's wall clock may be stepped, seconds >= 0.
-        restart_guard: Whether a node that was started lately must wait before it votes.
-            None: yes with 3 nodes and more, no with one.
-        key_prefix: What every key on the nodes starts with.
-        floor_ttl: How long a node remembers the highest token of a lock after its last lease, s.
-        observers: Called with every event (see `events`).
-        clock: Time; None for the machine's.
+        max_ttl: Longest ttl of a lease, seconds > 0; the restart guard lasts at least as long.
+        max_clock_skew: Largest error or step of a wall clock that does no harm to tokens, seconds
+            >= 0. A lock still ends early on a node whose clock is stepped forward.
+        restart_guard: Whether a restarted node waits before it votes. None: only with 3 nodes or
+            more.
+        key_prefix: Start of every key on the nodes.
+        floor_ttl: Time for which a node remembers a lock's highest token after its last lease,
+            seconds > 0; at least `max_clock_skew`.
+        idle_timeout: Time after which unused connections are closed, seconds > 0; `math.inf`:
+            never.
+        max_connections: Most connections of this process to each node, for any number of threads,
+            >= 1. One more renews leases, and one listens while threads wait for a lock. When all
+            are in use, a thread waits for one, up to a second or the rest of its own wait.
+        observers: Called with every event: see `events`.
+        clock: Source of time; None: the machine's clocks.
 
     Raises:
-        ConfigurationError: No nodes, an even number, one twice, or a URL or value out of range.
+        ConfigurationError: The number of nodes is even, a node is named twice, or a URL or a value
+            is out of range.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # all but the first are optional
         self,
         nodes: Sequence[str],
         *,
-        node_timeout: float = 0.05,
-        max_ttl: float = 60.0,
-        max_clock_skew: float = 1.0,
+        node_timeout: float = NODE_TIMEOUT_S,
+        max_ttl: float = MAX_TTL_S,
+        max_clock_skew: float = MAX_CLOCK_SKEW_S,
         restart_guard: bool | None = None,
-        key_prefix: str = "redlock",
+        key_prefix: str = KEY_PREFIX,
         floor_ttl: float = 3600.0,
+        idle_timeout: float = IDLE_TIMEOUT_S,
+        max_connections: int = MAX_CONNECTIONS,
         observers: Sequence[Observer] = (),
         clock: Clock | None = None,
     ) -> None:
@@ -87,12 +95,19 @@ class Redlock:
         check_seconds("max_ttl", max_ttl, above_zero=True)
         check_seconds("max_clock_skew", max_clock_skew)
         check_seconds("floor_ttl", floor_ttl, above_zero=True)
+        check_seconds("idle_timeout", idle_timeout, above_zero=True, endless=True)
+        check_count("max_connections", max_connections)
         self.max_ttl = max_ttl
         self.key_prefix = key_prefix
         self.clock = clock or SystemClock()
-        self.observers: list[Observer] = [log_event, *observers]
+        self.log: Observer = log_event
+        self.observers: list[Observer] = [*observers]
         self.quorum = majority(len(urls))
-        self._rounds = Rounds(key_prefix, round(max_clock_skew * 1e6), math.ceil(floor_ttl * 1000))
+        rounds = Rounds(
+            key_prefix,
+            round(max_clock_skew * 1e6),
+            math.ceil(max(floor_ttl, max_clock_skew) * 1000),
+        )
         is_guarded = len(urls) > 1 if restart_guard is None else restart_guard
         guard = guard_s(max_ttl, max_clock_skew) if is_guarded else 0.0
         connect_timeout = max(1.0, 4 * node_timeout)
@@ -101,19 +116,39 @@ class Redlock:
         )
         for node in self.nodes:
             node.peers = self.nodes
-        self._node_timeout = node_timeout
         self._pool = Pool(
             lambda: Channel(self.nodes, self.clock, node_timeout, connect_timeout),
+            max_connections,
+            connect_timeout,
             self.clock.sleep,
         )
-        self._acquisition = Acquisition(
-            self.nodes, self._pool, self._rounds, self.clock, self._observe, self._verify
-        )
-        # Of its own: under gevent a connection belongs to the thread that made it.
+        self._idle_timeout = idle_timeout
+        # The keeper's connections are its own: gevent binds a connection to the thread it is from.
         self._keepers_pool = Pool(self._pool.make)
+        keepers = self.nodes, self._keepers_pool, rounds, self.clock, node_timeout
         self.keeper = Keeper(
-            self.clock, self._extend_kept, self._lose, prepare=self._keepers_pool.prepare
+            self.clock,
+            Extension(*keepers).extend_batch,
+            self._lose,
+            prepare=self._keepers_pool.prepare,
+            release=BackgroundRelease(*keepers).make_all,
+            tidy=self._tidy,
         )
+        self._waiters = Waiters(
+            self.clock,
+            self.quorum,
+            lambda: Subscriptions(self.nodes, self.clock, node_timeout, connect_timeout),
+        )
+        self._extension = Extension(self.nodes, self._pool, rounds, self.clock, node_timeout)
+        self._acquisition = Acquisition(
+            self.nodes, self._pool, rounds, self.clock, self.keeper, node_timeout, self._observe,
+            self._extension.verify, self._waiters,
+        )  # fmt: skip
+        self._release = Release(
+            self.nodes, self._pool, rounds, self.clock, self.keeper, node_timeout, self._observe,
+            self._waiters,
+        )  # fmt: skip
+        self._inspection = Inspection(self.nodes, self._pool, rounds, self.clock)
         _instances.add(self)
 
     def __repr__(self) -> str:
@@ -124,34 +159,51 @@ class Redlock:
     def acquire(
         self,
         key: str,
-        ttl: float = 30.0,
+        ttl: float = TTL_S,
         *,
         wait: float | None = None,
         label: str | None = None,
+        publication: str = "",
         supersedes: str | None = None,
         unless_done: str | None = None,
+        on_attempt: OnAttempt | None = None,
+        on_wait: OnWait | None = None,
     ) -> Lease:
-        """Return a lease on `key`, held by a majority of the nodes. It is not renewed: see `lock`.
+        """Return a lease on `key`, held by a majority of the nodes. Only `lock` renews one.
+
+        An exception that interrupts this call, as a time limit does, leaves no lock behind. The one
+        exception to that: if it strikes as the call returns, the lock stays until its ttl is over.
 
         Args:
-            key: Name of the lock.
-            ttl: How long it is held unless it is extended, seconds, at most `max_ttl`.
-            wait: How long to try while others hold it or nodes are missing, seconds; None or 0:
-                one attempt; `math.inf`: until it is had.
-            label: Who asks, for people and tools: a task's id. None: this process.
-            supersedes: An owner whose hold may be taken over: a reservation, or one's own.
-            unless_done: A label whose done mark ends the attempt.
+            key: Key of the lock.
+            ttl: Time after which the lock expires unless it is extended, seconds, <= `max_ttl`.
+            wait: Longest time to try while others hold the lock or nodes are down, seconds. None
+                or 0: one attempt; `math.inf`: no limit.
+            label: Holder, as people and tools see it, for instance a task's id. None: this process.
+            publication: Distinguishes holders with the same label: see `new_owner`.
+            supersedes: Owner of a lock that may be replaced, for instance a reservation.
+            unless_done: Label whose done mark ends the attempt.
+            on_attempt: Called with the owner of each attempt before it is sent to any node. An
+                exception that it raises ends the wait; earlier attempts leave nothing behind.
+            on_wait: Called about once a second between attempts. An exception that it raises ends
+                the wait.
 
         Raises:
-            LockHeld: A majority can't be had because others hold it.
+            LockHeld: Others hold the lock on so many nodes that no majority is left.
             QuorumUnavailable: Fewer nodes than a quorum could answer.
-            AlreadyDone: `unless_done` has left its done mark.
-            ConfigurationError: `ttl` is out of range, or a node is not an independent master.
+            AlreadyDone: There is a done mark for `unless_done`.
+            ConfigurationError: `key` or `ttl` is not valid, or a node is not an independent master.
         """
-        attempt = Attempt(key, "", self._ttl_ms(key, ttl), supersedes or "", unless_done or "")
+        check_key(key)
+        attempt = Attempt(
+            key, "", lease_ttl_ms(key, ttl, self.max_ttl), supersedes or "", unless_done or "",
+            publication=publication,
+        )  # fmt: skip
         if wait is not None:
             check_seconds("wait", wait, endless=True)
-        return self._acquisition.win(attempt, label, wait or 0.0)
+        lease = self._acquisition.win(attempt, label, wait or 0.0, on_attempt, on_wait)
+        self._settle(lease)
+        return lease
 
     def reserve(
         self,
@@ -159,111 +211,73 @@ class Redlock:
         ttl: float,
         *,
         label: str | None = None,
+        publication: str = "",
         supersedes: str | None = None,
         owner: str | None = None,
         highest_floor: int = 0,
+        on_attempt: OnAttempt | None = None,
     ) -> Lease:
-        """Return a lease that only saves work: nothing runs under it, so it may exceed `max_ttl`.
+        """Return a reservation: a lease for a message that waits, never renewed.
 
-        It has no token (0) unless it supersedes somebody, and is never renewed.
+        Nothing runs under it, so its ttl may exceed `max_ttl`. Its token is 0 unless it supersedes
+        another owner.
 
         Args:
-            key: Name of the lock.
-            ttl: How long it is held, seconds.
-            label: Who asks, for people and tools: a task's id. None: this process.
-            supersedes: An owner whose hold may be taken over.
-            owner: The owner to be, if somebody has been told of it already; used only once.
-            highest_floor: The token of the lease that hands over. A node whose floor is higher has
-                served somebody since, and refuses. 0: none does.
+            key: Key of the lock.
+            ttl: Time after which the reservation expires, seconds > 0.
+            label: As in `acquire`.
+            publication: As in `acquire`.
+            supersedes: As in `acquire`.
+            owner: Owner to use, for one attempt only. None: a fresh one.
+            highest_floor: Token of the lease that hands over. A node with a higher floor has served
+                another owner since, and refuses. 0: no node refuses.
+            on_attempt: As in `acquire`.
 
         Raises:
-            LockHeld, QuorumUnavailable, ConfigurationError: as `acquire`.
+            LockHeld, QuorumUnavailable, ConfigurationError: As in `acquire`.
         """
+        check_key(key)
         check_seconds("ttl", ttl, above_zero=True)
         ttl_ms = math.ceil(ttl * 1000)
         attempt = Attempt(
             key, owner or "", ttl_ms, supersedes or "", highest_floor=highest_floor,
-            is_reservation=True,
+            is_reservation=True, publication=publication,
         )  # fmt: skip
-        return self._acquisition.win(attempt, label, 0.0)
+        lease = self._acquisition.win(attempt, label, 0.0, on_attempt)
+        self._settle(lease)
+        return lease
+
+    def _settle(self, lease: Lease) -> None:
+        try:
+            self._acquisition.settle(lease)
+        except QuorumUnavailable:
+            # The keeper's releases may overtake a grant that a slow node has not read yet: one more
+            # follows the grant on the same connection.
+            with suppress(QuorumUnavailable):
+                self.release(lease)
+            raise
 
     # ---- extend
 
     def extend(self, lease: Lease) -> None:
-        """Renew `lease` for its whole ttl, counted from now.
+        """Renew `lease` for its whole ttl from now; past its `hold_until` only confirm it.
+
+        The nodes have a quarter of its remaining time to answer.
 
         Raises:
-            LeaseLost: It is over: its deadline has passed, or a majority has moved on.
-            QuorumUnavailable: No majority answered; it still stands until its deadline.
-            ConfigurationError: It is a reservation.
+            LeaseLost: The deadline has passed, or a majority has granted the lock to others since.
+            QuorumUnavailable: No majority answered. The lease is valid until its deadline.
+            ConfigurationError: The lease is a reservation.
         """
-        [outcome] = self.extend_all([lease])
-        if outcome:
-            raise outcome
+        self._extension.extend(lease)
 
     def extend_all(self, leases: Sequence[Lease]) -> list[RedlockError | None]:
-        """Renew many leases with one write a node; return, for each, None or why not."""
-        return self._extend_with(self._pool, leases)
-
-    def _extend_kept(self, leases: Sequence[Lease]) -> None:
-        self._extend_with(self._keepers_pool, leases)
-
-    def _extend_with(self, pool: Pool, leases: Sequence[Lease]) -> list[RedlockError | None]:
-        # What is over is not asked for: it would be held against others for another ttl.
-        standing = [lease for lease in leases if self._why_not(lease) is None]
-        outcomes: dict[Lease, RedlockError | None] = {}
-        for begin in range(0, len(standing), _BATCH):
-            batch = standing[begin : begin + _BATCH]
-            with pool.channel(batch[0].channel) as channel:
-                started = self.clock.now()
-                replies = self._rounds.extend(channel, batch)
-            for lease, its_replies in zip(batch, replies, strict=True):
-                outcomes[lease] = self._extended(lease, its_replies, started)
-        return [outcomes.get(lease) or self._why_not(lease) for lease in leases]
-
-    def _extended(
-        self, lease: Lease, replies: Sequence[ExtendReply | None], started: float
-    ) -> RedlockError | None:
-        verdict = extend_verdict(replies)
-        if verdict is Verdict.LOST and self._why_not(lease) is None:
-            lease.is_lost = True
-        if over := self._why_not(lease):
-            return over
-        if verdict is not Verdict.WON:
-            return unavailable("extend", lease.key, replies, self.nodes, "it had lost the key")
-        lease.deadline = max(lease.deadline, started + validity_ms(lease.ttl_ms, 0.0) / 1000)
-        if lease.on_extended:
-            lease.on_extended(lease)
-        return None
-
-    @staticmethod
-    def _why_not(lease: Lease) -> RedlockError | None:
-        if not lease.token:
-            return ConfigurationError(
-                f"cannot extend {lease.key!r}: it is reserved, which is never renewed; "
-                "reserve it for longer"
-            )
-        # First: a look at it may show that another process has given it back.
-        is_lost = lease.lost
-        if lease.is_released:
-            return LeaseLost(lease.key, "it was released")
-        if is_lost:
-            # For good: whoever was told that it is lost must not see it come back.
-            lease.is_lost = True
-            return LeaseLost(lease.key)
-        return None
-
-    def _verify(self, lease: Lease) -> None:
-        try:
-            self.extend(lease)
-        except QuorumUnavailable as error:
-            raise LeaseLost(lease.key, f"no quorum confirms it ({error})") from error
+        """Renew leases with one write per node; return None or the error of each."""
+        return self._extension.extend_all(leases)
 
     def _lose(self, lease: Lease) -> None:
         lease.is_lost = True
         self._observe(Lost(lease, "it was not renewed in time"))
-        if lease.on_lost:
-            lease.on_lost(lease)
 
     # ---- release
 
@@ -275,158 +289,136 @@ class Redlock:
         done: str | None = None,
         done_ttl: float = DONE_S,
     ) -> None:
-        """Give `lease` back. Others can have the lock when this returns. May be repeated.
+        """Release `lease`: others can acquire the lock as soon as this returns. May be repeated.
 
         Args:
-            lease: The lease; one that was lost does no harm to whoever holds the lock by now.
-            keep: Hold the key on the nodes for this much longer, seconds.
-            done: A label to leave a done mark for.
-            done_ttl: How long that mark lasts, seconds.
+            lease: The lease. If it was lost, its successor is not touched.
+            keep: Time for which the key stays on the nodes, seconds >= 0.
+            done: Label to write a done mark for.
+            done_ttl: Expiry of that mark, seconds.
 
         Raises:
-            QuorumUnavailable: Less than a majority confirmed; where it still stands, it ends with
-                its ttl.
+            QuorumUnavailable: No majority confirmed. The keeper retries until a majority confirms
+                or the lease's ttl is over.
         """
         check_seconds("keep", keep)
-        self.keeper.forget(lease)
-        lease.is_released = True
-        give_up_at = self.clock.now() + self._node_timeout
-
-        def is_bound() -> bool:
-            # On another connection the release could overtake a grant that is under way to a slow
-            # node; that would stand there until its ttl.
-            is_late = lease.is_granted_late is not None and lease.is_granted_late()
-            return is_late and self.clock.now() < give_up_at
-
-        with self._pool.channel(lease.channel, is_bound) as channel:
-            acks = self._rounds.release(
-                channel, lease, round(keep * 1000), done, round(done_ttl * 1000)
-            )
-        self._observe(Released(lease, self.clock.now() - lease.acquired_at))
-        if acknowledged(acks) < self.quorum:
-            raise unavailable("release", lease.key, acks, self.nodes)
+        self._release.release(lease, keep, done, done_ttl)
 
     def mark_done(self, key: str, label: str) -> None:
-        """Leave a done mark for `label` under `key`, or make the one there is last.
+        """Write a done mark for `label` under `key`, or renew the one that is there.
 
         Raises:
-            QuorumUnavailable: Less than a majority confirmed.
+            QuorumUnavailable: No majority confirmed.
+            ConfigurationError: `key` is not valid.
         """
-        with self._pool.channel() as channel:
-            acks = self._rounds.release(channel, self._nobodys(key), 0, label, round(DONE_S * 1000))
-        if acknowledged(acks) < self.quorum:
-            raise unavailable("mark", key, acks, self.nodes)
+        check_key(key)
+        self._release.mark_done(key, label)
 
-    def _nobodys(self, key: str, owner: str = "") -> Lease:
-        return Lease(key, owner, token=0, ttl_ms=0, deadline=0.0, clock=self.clock)
+    def look(self, key: str) -> LockHeld | None:
+        """Return the holder of `key`, as the error that an attempt would get; None: it is free.
+
+        `contended` is True if the holder has no majority of the nodes.
+
+        Raises:
+            QuorumUnavailable: Fewer nodes than a quorum could answer.
+        """
+        return self._inspection.look(key)
 
     def drop(self, key: str, owner: str) -> bool:
-        """Free `key` if `owner` holds it; whoever else does is left alone.
+        """Release `key` if `owner` holds it; the lock of another owner is not touched.
 
         Returns:
-            Whether it was still held so, on any node that answered in time.
+            Whether `owner` held it on any node that answered in time.
 
         Raises:
-            QuorumUnavailable: Less than a majority confirmed.
+            QuorumUnavailable: No majority confirmed.
+            ConfigurationError: `key` is not valid.
         """
-        with self._pool.channel() as channel:
-            acks = self._rounds.release(channel, self._nobodys(key, owner), 0, None, 0)
-        if acknowledged(acks) < self.quorum:
-            raise unavailable("release", key, acks, self.nodes)
-        return any(isinstance(ack, Acknowledged) and ack.was_ours for ack in acks)
+        check_key(key)
+        return self._release.drop(key, owner)
 
     # ---- hold
 
-    @contextmanager
     def lock(
         self,
         key: str,
-        ttl: float = 30.0,
+        ttl: float = TTL_S,
         *,
         wait: float | None = None,
         max_hold: float = DAY_S,
         label: str | None = None,
-    ) -> Iterator[Lease]:
+    ) -> Hold:
         """Hold `key` for the length of a ``with`` block: renewed inside, released on leaving.
 
         Args:
-            key: Name of the lock.
-            ttl: How long it outlives a process that vanishes, seconds, at most `max_ttl`.
-            wait: How long to try, seconds; see `acquire`.
-            max_hold: Renewed for this long at most, seconds; then it ends.
-            label: Who holds it, for people and tools.
+            key: Key of the lock.
+            ttl: Time for which the lock outlives a process that dies, seconds, <= `max_ttl`.
+            wait: Longest time to try, seconds: see `acquire`.
+            max_hold: Time after which the lease is not renewed any more, seconds.
+            label: Holder, as people and tools see it.
+
+        Returns:
+            A context manager; ``as`` gives the `Lease`. An exception may strike anywhere: the
+            keeper then releases the lock in the background.
 
         Raises:
-            LockHeld, QuorumUnavailable, ConfigurationError: as `acquire`; the block is not entered.
+            LockHeld, QuorumUnavailable, ConfigurationError: As in `acquire`, on entering the block.
         """
         check_seconds("max_hold", max_hold, endless=True)
-        lease = self.acquire(key, ttl, wait=wait, label=label)
-        lease.hold_until = lease.acquired_at + max_hold
-        self.keeper.keep(lease)
-        holder = os.getpid()
-        try:
-            yield lease
-        finally:
-            # A child that was forked inside the block leaves it, too; the lock is its parent's.
-            if os.getpid() == holder:
-                self._give_back(lease)
-
-    def _give_back(self, lease: Lease) -> None:
-        try:
-            self.release(lease)
-        except RedlockError as error:
-            # The work is done; what is left of the lock ends with its ttl.
-            logger.warning("lock not released key=%s error=%s", lease.key, error)
+        if wait is not None:
+            check_seconds("wait", wait, endless=True)
+        check_key(key)
+        attempt = Attempt(key, "", lease_ttl_ms(key, ttl, self.max_ttl))
+        acquire = partial(self._acquisition.win, attempt, label, wait or 0.0)
+        return Hold(acquire, self._settle, self.release, self.keeper, max_hold)
 
     def check(self) -> dict[str, str]:
-        """Try to connect to every node; return why, by name, for those that can't be used now.
+        """Connect to every node and write to it; return, by node, the reason why one does not vote.
+
+        A lock is written under this prefix, and released at once. Nodes that don't vote are down,
+        or refuse to write (memory, replicas or access rights), or wait for their restart guard.
 
         Raises:
             ConfigurationError: A node is not an independent master.
         """
-        with self._pool.channel() as channel:
-            channel.introduce()
-        refuse_misconfigured(self.nodes)
-        return {node.name: node.error for node in self.nodes if node.error is not None}
+        return self._inspection.check()
 
     def clock_offsets(self) -> dict[str, float]:
-        """Return by how much this process's wall clock is ahead of each node's, in seconds.
+        """Return, by node, how far this process's wall clock is ahead of it, in seconds.
 
-        Nodes that can't be asked are left out.
+        Nodes that don't answer are left out.
         """
-        with self._pool.channel() as channel:
-            before = self.clock.wall_us()
-            times = self._rounds.time(channel)
-            here = (before + self.clock.wall_us()) / 2e6
-        return {
-            node.name: here - time
-            for node, time in zip(self.nodes, times, strict=True)
-            if isinstance(time, float)
-        }
+        return self._inspection.clock_offsets()
 
     def close(self) -> None:
-        """Stop renewing and close the connections. Leases that are held end with their ttl."""
+        """Stop renewing and close the connections. Leases end with their ttl."""
         self.keeper.stop()
+        self._waiters.close()
         self._pool.close()
         self._keepers_pool.close()
 
     def after_fork(self) -> None:
-        """In a child: leave the parent's connections and leases to the parent."""
+        """Forget the parent's connections and leases, in a forked child."""
         self._pool.forget()
         self._keepers_pool.forget()
+        self._waiters.forget()
         self.keeper.forget_all()
 
-    def _observe(self, event: Event) -> None:
-        home.call(notify, self.observers, event)
+    def _tidy(self, has_leases: bool) -> bool:  # noqa: FBT001  # the keeper's one argument
+        """On the keeper's thread: close unused connections; return whether any are left."""
+        if math.isinf(self._idle_timeout):
+            return False
+        if not has_leases:
+            # While there are leases, it is better to have a connection when one is due.
+            self._keepers_pool.close_unused(self._idle_timeout)
+        dispatch.run_in_origin_thread(self._pool.close_unused, self._idle_timeout)
+        return self._pool.has_channels() or self._keepers_pool.has_channels()
 
-    def _ttl_ms(self, key: str, ttl: float) -> int:
-        check_seconds("ttl", ttl, above_zero=True)
-        if not SHORTEST_TTL_S <= ttl <= self.max_ttl:
-            raise ConfigurationError(
-                f"cannot lock {key!r} with ttl={ttl!r} s: it must be {SHORTEST_TTL_S} to max_ttl="
-                f"{self.max_ttl!r} s; choose another, or set max_ttl for all users of these nodes"
-            )
-        return round(ttl * 1000)
+    def _observe(self, event: Event) -> None:
+        # Not as an observer: an error that a time limit raises in one is taken for the observer's.
+        dispatch.run_in_origin_thread(self.log, event)
+        if self.observers:
+            dispatch.run_in_origin_thread(notify, self.observers, event)
 
 
 _instances: weakref.WeakSet[Redlock] = weakref.WeakSet()

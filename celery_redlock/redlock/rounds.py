@@ -1,64 +1,74 @@
-"""The rounds: what is asked of the nodes, with which commands, and when enough have answered."""
+"""Rounds: the commands of each request to the nodes, and when enough nodes have answered."""
 
 from __future__ import annotations
 
+import itertools
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from .channel import Channel, Command
-from .errors import QuorumUnavailable
-from .lease import Lease, is_reservation
-from .node import Node
-from .quorum import (
-    AckReply,
-    Busy,
-    Done,
-    Extended,
-    ExtendReply,
-    Failed,
-    Granted,
-    GrantReply,
+from celery_redlock.redlock.protocol.quorum import (
     Verdict,
     confirm_verdict,
     extend_verdict,
     grant_verdict,
     without_majority,
 )
-from .scripts import (
+from celery_redlock.redlock.protocol.replies import (
+    AckReply,
+    Busy,
+    Done,
+    ExtendReply,
+    Failed,
+    Granted,
+    GrantReply,
+)
+from celery_redlock.redlock.protocol.scripts import (
     CONFIRM,
     EXTEND,
     GRANT,
     RELEASE,
     Argument,
+    Refusal,
     as_ack,
     as_extend,
     as_grant,
+    as_held,
+    as_probed,
     as_release,
     as_reserved,
     as_time,
     done_key,
     evalsha,
     lock_keys,
+    looking,
     reserving,
 )
+from celery_redlock.redlock.transport.channel import Channel, Command
 
+from .lease import Lease, is_reservation
+from .unsettled import ReleaseRequest
+
+_PROBE_MS = 1000
 _UNDER_WAY_MS = 60_000
-"""Longer than any attempt is under way."""
+"""Longest time that an attempt can be under way."""
+_NOBODY = ""
 
 
 class Attempt(NamedTuple):
-    """One attempt to get a lock; an owner of its own, never used again.
+    """One attempt to acquire a lock, under an owner that is never used again.
 
     Attributes:
-        key: Name of the lock.
-        owner: Who asks.
-        ttl_ms: Expiry to set on every node.
-        supersedes: An owner that may be replaced; '' for nobody.
-        unless_done: A label whose done mark ends the attempt; '' for none.
-        highest_floor: A node with a higher one refuses; 0 for none.
-        is_reservation: Nothing will run under it.
+        key: Key of the lock.
+        owner: Owner of the attempt.
+        ttl_ms: Expiry to set on every node, ms.
+        supersedes: Owner that may be replaced; '': nobody.
+        unless_done: Label whose done mark ends the attempt; '': none.
+        highest_floor: A node with a higher floor refuses; 0: no node refuses.
+        is_reservation: Whether the attempt is for a reservation.
+        publication: Distinguishes owners with the same label: see `new_owner`.
     """
 
     key: str
@@ -68,22 +78,23 @@ class Attempt(NamedTuple):
     unless_done: str = ""
     highest_floor: int = 0
     is_reservation: bool = False
+    publication: str = ""
 
     @property
     def gets_token(self) -> bool:
-        """Whether nodes that grant give it one: under a reservation nobody has a use for it."""
-        # To replace another owner takes the script.
+        """Whether a grant gives a token: a reservation, under which nothing runs, needs none."""
+        # Only the script can replace another owner.
         return not self.is_reservation or self.supersedes != "" or self.highest_floor > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """The five rounds, for one set of keys.
+    """Requests to all nodes, for one set of keys.
 
     Attributes:
-        prefix: What every key starts with.
-        skew_us: By how much a proposed token may differ from a node's clock, µs.
-        floor_ttl_ms: How long a floor outlives its last use, ms.
+        prefix: Start of every key.
+        skew_us: Largest difference between a proposed token and a node's clock, µs.
+        floor_ttl_ms: Time for which a floor outlives its last use, ms.
     """
 
     prefix: str
@@ -93,9 +104,9 @@ class Rounds:
     def grant(
         self, channel: Channel, attempt: Attempt, proposed_us: int
     ) -> Sequence[GrantReply | None]:
-        """Ask every node that may vote for the lock.
+        """Send a grant to every node that may vote.
 
-        Without the script if no token is wanted: that takes the servers a fraction of the time.
+        Without a token no script is needed, which costs the servers a fraction of the time.
         """
         keys: tuple[str, ...] = lock_keys(self.prefix, attempt.key)
         if not attempt.gets_token:
@@ -104,11 +115,19 @@ class Rounds:
             return channel.ask_batch(commands, parse, _is_granted_or_not, channel.voters())
         if attempt.unless_done:
             keys += (done_key(self.prefix, attempt.key, attempt.unless_done),)
+        replacing: tuple[Argument, ...] = ()
+        if attempt.supersedes or attempt.highest_floor:
+            replacing = (attempt.supersedes, attempt.highest_floor)
         command = evalsha(
             GRANT, keys, attempt.owner, attempt.ttl_ms, proposed_us, self.skew_us,
-            self.floor_ttl_ms, attempt.supersedes, attempt.highest_floor,
+            self.floor_ttl_ms, *replacing,
         )  # fmt: skip
         return channel.ask(command, as_grant, _is_granted_or_not, channel.voters())
+
+    def look(self, channel: Channel, key: str) -> Sequence[GrantReply | None]:
+        """Ask the nodes for the holder of a lock; each one that answers is Busy."""
+        commands = looking(lock_keys(self.prefix, key)[0])
+        return channel.ask_batch(commands, as_held, _is_granted_or_not, channel.voters())
 
     def confirm(
         self,
@@ -118,7 +137,7 @@ class Rounds:
         behind: Sequence[int],
         already: int,
     ) -> Sequence[AckReply | None]:
-        """Raise the floor of the nodes `behind` to `token`, `already` having it."""
+        """Raise the floor of the nodes `behind` to `token`; `already` nodes have it."""
         keys = lock_keys(self.prefix, attempt.key)
         command = evalsha(CONFIRM, keys, attempt.owner, token, attempt.ttl_ms, self.floor_ttl_ms)
 
@@ -130,10 +149,10 @@ class Rounds:
     def abandon(
         self, channel: Channel, attempt: Attempt, grants: Sequence[GrantReply | None]
     ) -> None:
-        """Undo a failed attempt on every node but those that refused it: they have nothing of it.
+        """Release a failed attempt on every node except those that refused it.
 
-        Where the grant may still be under way it is followed by its release on the same connection.
-        Only those known by `grants` to hold the lock are waited for.
+        A grant that may still be on its way is followed by its release on the same connection. Only
+        nodes that hold the lock according to `grants` are waited for.
         """
         holding = [index for index, grant in enumerate(grants) if isinstance(grant, Granted)]
         refused = [index for index, grant in enumerate(grants) if isinstance(grant, Busy | Done)]
@@ -141,7 +160,7 @@ class Rounds:
         if not among:
             return
         keys = lock_keys(self.prefix, attempt.key)
-        commands = _releasing(keys, attempt.owner, 0, self.floor_ttl_ms, 0, 0)
+        commands = _releasing(keys, attempt.owner, 0, self.floor_ttl_ms)
 
         def is_decided(acks: Sequence[AckReply | None]) -> bool:
             return all(acks[index] is not None for index in holding)
@@ -151,64 +170,154 @@ class Rounds:
     def clear(
         self, channel: Channel, attempt: Attempt, grants: Sequence[GrantReply | None]
     ) -> None:
-        """Free the nodes that keep what is left over of a reservation; nothing is waited for.
+        """Release the rest of a reservation on the nodes that still keep it; wait for no reply.
 
-        Its release did not get there, or before its grant, and it would stay for its whole ttl. To
-        be asked for when it is not on the way to a majority: when `attempt` has one, or nobody has
-        for a while. For another reservation that is not enough, if it may be new.
+        Such a rest is left where a release was lost or came before its grant, and would stay for
+        its whole ttl. Call this only if that reservation is not about to get a majority: `attempt`
+        has one, or nobody got one for a while. If `attempt` is a reservation itself, one that may
+        be new is spared.
         """
         minority = without_majority(grants)
         if not minority:
             return
         keys = lock_keys(self.prefix, attempt.key)
-        for index, (holder, remaining_ms, _) in minority.items():
-            # As far as can be told: it may have had another ttl.
+        for index, (holder, remaining_ms, *_) in minority.items():
+            # An estimate: that reservation may have had another ttl.
             is_old = remaining_ms < attempt.ttl_ms - _UNDER_WAY_MS
             if is_reservation(holder) and (is_old or not attempt.is_reservation):
-                commands = _releasing(keys, holder, 0, self.floor_ttl_ms, 0, 0)
+                commands = _releasing(keys, holder, 0, self.floor_ttl_ms)
                 channel.ask_batch(commands, _as_released, lambda _: True, [index])
 
     def extend(
-        self, channel: Channel, leases: Sequence[Lease]
+        self, channel: Channel, leases: Sequence[Lease], ttls_ms: Sequence[int], timeout: float
     ) -> list[Sequence[ExtendReply | None]]:
-        """Renew all `leases` with one write a node; return each one's replies."""
+        """Renew all `leases` with one write per node; return the replies to each.
+
+        Args:
+            channel: Channel to the nodes.
+            leases: The leases.
+            ttls_ms: Expiry to set for each, ms.
+            timeout: Longest wait, seconds; shorter if all leases are decided before.
+        """
         commands = [
             evalsha(
-                EXTEND, lock_keys(self.prefix, lease.key), lease.owner, lease.token, lease.ttl_ms,
+                EXTEND, lock_keys(self.prefix, lease.key), lease.owner, lease.token, ttl_ms,
                 self.floor_ttl_ms,
             )
-            for lease in leases
+            for lease, ttl_ms in zip(leases, ttls_ms, strict=True)
         ]  # fmt: skip
-        replies = channel.ask_batch(commands, _as_extends, _are_extended_or_not, channel.holders())
+        replies = channel.ask_batch(
+            commands, _as_extends, _are_extended_or_not, channel.holders(), timeout
+        )
         return [_of_lease(replies, number) for number in range(len(leases))]
 
     def release(
-        self, channel: Channel, lease: Lease, keep_ms: int, done: str | None, done_ttl_ms: int
+        self,
+        channel: Channel,
+        key: str,
+        owner: str,
+        token: int,
+        *,
+        superseded: str = "",
+        keep_ms: int = 0,
+        done: str | None = None,
+        done_ttl_ms: int = 0,
     ) -> Sequence[AckReply | None]:
-        """Give `lease` back on every node, or keep the key for `keep_ms` more; see `scripts`."""
-        keys: tuple[str, ...] = lock_keys(self.prefix, lease.key)
+        """Release the lock of `owner` on every node.
+
+        Args:
+            channel: Channel to the nodes.
+            key: Key of the lock.
+            owner: Owner of the lock.
+            token: Token of the lease, above which the floor is raised; 0: no floor is raised.
+            superseded: Owner that was replaced, whose lock is released as well; '': nobody.
+            keep_ms: Expiry to shorten the key's to, ms; 0: the key is deleted.
+            done: Label to write a done mark for; None: no mark.
+            done_ttl_ms: Expiry of that mark, ms.
+        """
+        commands = self._release(key, owner, token, superseded, keep_ms, done, done_ttl_ms)
+        return channel.ask_batch(commands, _as_released, _is_confirmed_or_not, channel.everyone())
+
+    def mark_done(
+        self, channel: Channel, key: str, label: str, ttl_ms: int
+    ) -> Sequence[AckReply | None]:
+        """Write a done mark for `label` on every node, for `ttl_ms`; release no lock."""
+        # The script that writes marks also releases, but no lock has this owner.
+        commands = self._release(key, _NOBODY, 0, done=label, done_ttl_ms=ttl_ms)
+        return channel.ask_batch(commands, _as_released, _is_confirmed_or_not, channel.everyone())
+
+    def release_all(
+        self, channel: Channel, releases: Sequence[ReleaseRequest], now: float, timeout: float
+    ) -> list[Sequence[AckReply | None]]:
+        """Make many releases with one write per node; return the replies to each.
+
+        Waits for all nodes, up to `timeout` seconds.
+        """
+        made = [
+            self._release(
+                one.key, one.owner, one.token, one.superseded, one.keep_ms(now), one.done,
+                one.done_ttl_ms,
+            )
+            for one in releases
+        ]  # fmt: skip
+        ends = list(itertools.accumulate(map(len, made)))
+
+        def parse(raws: list[object]) -> list[AckReply]:
+            return [as_release(raws[end - 1]) for end in ends]
+
+        replies = channel.ask_batch(
+            [command for commands in made for command in commands],
+            parse,
+            lambda replies: None not in replies,
+            channel.everyone(),
+            timeout,
+        )
+        return [
+            [reply[number] if isinstance(reply, list) else reply for reply in replies]
+            for number in range(len(releases))
+        ]
+
+    def _release(
+        self,
+        key: str,
+        owner: str,
+        token: int,
+        superseded: str = "",
+        keep_ms: int = 0,
+        done: str | None = None,
+        done_ttl_ms: int = 0,
+    ) -> list[Command]:
+        keys: tuple[str, ...] = lock_keys(self.prefix, key)
         if done:
-            keys += (done_key(self.prefix, lease.key, done),)
-        commands = _releasing(
-            keys, lease.owner, lease.token, self.floor_ttl_ms, keep_ms, done_ttl_ms,
-            lease.superseded,
+            keys += (done_key(self.prefix, key, done),)
+        leaving: tuple[Argument, ...] = ()
+        if keep_ms or done or superseded:
+            leaving = (keep_ms, done_ttl_ms, superseded)
+        return _releasing(keys, owner, token, self.floor_ttl_ms, *leaving)
+
+    def probe(self, channel: Channel) -> Sequence[Refusal | Failed | None]:
+        """Make every node grant and release a lock that nobody uses."""
+        keys = lock_keys(self.prefix, f"probe-{secrets.token_hex(8)}")
+        commands: list[Command] = [
+            # If its release is lost, it expires after a second.
+            evalsha(GRANT, keys, "probe", _PROBE_MS, 0, 0, 0),
+            evalsha(RELEASE, keys, "probe", 1, 0),
+        ]
+        return channel.ask_batch(
+            commands, as_probed, lambda replies: None not in replies, channel.everyone(),
+            timeout=_PROBE_MS / 1000,
         )  # fmt: skip
 
-        def is_decided(acks: Sequence[AckReply | None]) -> bool:
-            return confirm_verdict(acks, 0) is not Verdict.PENDING
-
-        return channel.ask_batch(commands, _as_released, is_decided, channel.everyone())
-
     def time(self, channel: Channel) -> Sequence[float | Failed | None]:
-        """Ask every node for its wall clock, and wait for all but those that are hung."""
+        """Ask every node for its wall clock; wait for all except those that hang."""
         return channel.ask(("TIME",), as_time, lambda times: None not in times, channel.holders())
 
 
 def _releasing(keys: tuple[str, ...], owner: str, *argv: Argument) -> list[Command]:
-    """Return the commands that free what `owner` holds; the last one's reply counts.
+    """Return the commands that release a lock of `owner`; the reply to the last one counts.
 
-    A server that has lost its scripts takes a reservation all the same, and for long. Its release
-    must not be lost to that, for nobody may be waiting for the answer: it brings the script along.
+    A server that has lost its scripts still grants a reservation, for a long ttl. Nobody may be
+    waiting for the reply to its release, so that loads the script first.
     """
     release = evalsha(RELEASE, keys, owner, *argv)
     return [RELEASE.loading, release] if is_reservation(owner) else [release]
@@ -216,6 +325,10 @@ def _releasing(keys: tuple[str, ...], owner: str, *argv: Argument) -> list[Comma
 
 def _as_released(raws: list[object]) -> AckReply:
     return as_release(raws[-1])
+
+
+def _is_confirmed_or_not(acks: Sequence[AckReply | None]) -> bool:
+    return confirm_verdict(acks, 0) is not Verdict.PENDING
 
 
 def _is_granted_or_not(grants: Sequence[GrantReply | None]) -> bool:
@@ -237,28 +350,3 @@ def _of_lease(
     replies: Sequence[list[ExtendReply] | Failed | None], number: int
 ) -> Sequence[ExtendReply | None]:
     return [reply[number] if isinstance(reply, list) else reply for reply in replies]
-
-
-def unavailable(
-    action: str,
-    key: str,
-    replies: Sequence[object],
-    nodes: Sequence[Node],
-    otherwise: str | None = None,
-) -> QuorumUnavailable:
-    """Return the error that names what was wrong with each node.
-
-    Args:
-        action: What could not be done.
-        key: Name of the lock.
-        replies: One entry a node.
-        nodes: The nodes.
-        otherwise: What was wrong with those that did answer.
-    """
-    errors = {}
-    for node, reply in zip(nodes, replies, strict=True):
-        if isinstance(reply, Failed):
-            errors[node.name] = reply.error
-        elif otherwise and reply is not None and not isinstance(reply, Extended):
-            errors[node.name] = otherwise
-    return QuorumUnavailable(key, errors, len(nodes), action)

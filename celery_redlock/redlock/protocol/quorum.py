@@ -1,15 +1,27 @@
-"""What the replies so far make certain. Pure functions: no I/O, no clock.
+"""Verdicts over the replies so far. Pure functions: no I/O, no clock.
 
-A round asks every node the same thing. `replies` is one entry a node: None while it has not
-answered, else what it said. Each verdict is given as early as it is certain, and never changes
-when later replies come in.
+A round sends every node the same request. `replies` has one entry per node: its reply, or None
+while it has not answered. A verdict is given as soon as it is certain, and later replies never
+change it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import NamedTuple
+
+from .replies import (
+    Acknowledged,
+    AckReply,
+    Busy,
+    Done,
+    Extended,
+    ExtendReply,
+    Failed,
+    Granted,
+    GrantReply,
+    Superseded,
+)
 
 DRIFT_FACTOR = 0.01
 """Clock rates may differ by this much. Source: redis.io, "Distributed locks with Redis"."""
@@ -17,75 +29,8 @@ DRIFT_FLOOR_MS = 2.0
 """And by this, for the granularity of expiry. Source: the same page's reference libraries."""
 
 
-class Granted(NamedTuple):
-    """The node set our key; `token` is what its floor now is.
-
-    `took_over` says that it stood there under the owner that this attempt supersedes.
-    """
-
-    token: int
-    took_over: bool = False
-
-
-class Busy(NamedTuple):
-    """The node holds the key for somebody else.
-
-    Or it has served somebody else since, which ends a hand-over, or was freed while it was asked;
-    then `holder` may be '': nobody.
-    """
-
-    holder: str
-    remaining_ms: int
-    floor: int
-
-
-class Done(NamedTuple):
-    """The node has a done mark for this task: it ran to its end before."""
-
-    remaining_ms: int
-
-
-class Failed(NamedTuple):
-    """The node did not answer in time, or answered with an error, or may not vote."""
-
-    error: str
-
-
-class Extended(NamedTuple):
-    """The node held our key and renewed it."""
-
-
-class Healed(NamedTuple):
-    """The node had no key and took ours on again: it counts from the next extension on."""
-
-
-class Superseded(NamedTuple):
-    """The node has given a higher token to somebody else since: it will never take us back."""
-
-
-class Occupied(NamedTuple):
-    """The node has somebody else's key, under no higher token: a late grant. It may expire."""
-
-
-GrantReply = Granted | Busy | Done | Failed
-ExtendReply = Extended | Healed | Superseded | Occupied | Failed
-
-
-class Acknowledged(NamedTuple):
-    """The node did what it was told; of a release, whether the key was ours until then."""
-
-    was_ours: bool = True
-
-
-class Declined(NamedTuple):
-    """The node's lock was not ours any more."""
-
-
-AckReply = Acknowledged | Declined | Failed
-
-
 class Verdict(Enum):
-    """How an attempt or an extension stands."""
+    """State of an attempt or an extension, by the replies so far."""
 
     PENDING = "pending"
     WON = "won"
@@ -122,12 +67,12 @@ def validity_ms(ttl_ms: float, elapsed_ms: float) -> float:
 
 
 def guard_s(max_ttl: float, max_clock_skew: float) -> float:
-    """Return for how long after its start a node must not vote, in seconds.
+    """Return the time after its start during which a node must not vote, in seconds.
 
-    It may have forgotten a lock that was granted just before it stopped, or a token that was ahead
-    of the clocks: for each of these it waits out the longer, and two steps of its own clock. One
-    second more, because `uptime_in_seconds` is the difference of two truncated seconds and can be
-    that much ahead.
+    The node may have forgotten a lock that was granted just before it stopped, or a token that was
+    ahead of the clocks. It waits for the longer of the two, plus two steps of its own clock, plus
+    one second: `uptime_in_seconds` is a difference of two truncated seconds and can be that much
+    ahead.
 
     Source: redis.io, "Distributed locks with Redis", the section on delayed restarts; that
     `max_ttl` may not be too short for the clocks was found by exploring the model.
@@ -136,11 +81,10 @@ def guard_s(max_ttl: float, max_clock_skew: float) -> float:
 
 
 def grant_verdict(replies: Sequence[GrantReply | None]) -> Verdict:
-    """Return how an attempt stands: WON, HELD, CONTENDED, UNAVAILABLE, DONE, or PENDING.
+    """Return the state of an attempt: WON, HELD, CONTENDED, UNAVAILABLE, DONE, or PENDING.
 
     HELD: one holder is known to have a majority.
-    CONTENDED: neither we nor, as far as the answers tell, anybody else has one, and enough nodes
-    answer: ask again.
+    CONTENDED: enough nodes answer, but no owner is known to have a majority: retry.
     """
     nodes = len(replies)
     quorum = majority(nodes)
@@ -158,7 +102,7 @@ def grant_verdict(replies: Sequence[GrantReply | None]) -> Verdict:
 
 
 def _why_refused(most: int, failed: int, pending: int, nodes: int) -> Verdict:
-    """Return why no majority can be had: `most` nodes name one holder, `failed` said nothing."""
+    """Return the reason for no majority: `most` nodes name one holder, `failed` did not answer."""
     quorum = majority(nodes)
     if most >= quorum:
         return Verdict.HELD
@@ -170,9 +114,9 @@ def _why_refused(most: int, failed: int, pending: int, nodes: int) -> Verdict:
 
 
 def leading_holder(replies: Iterable[GrantReply | None]) -> Busy | None:
-    """Return the Busy reply of the holder with the most nodes, its longest remaining time.
+    """Return the Busy reply with the longest remaining time of the holder with the most nodes.
 
-    None: no node names one.
+    None: no node names a holder.
     """
     votes: dict[str, list[Busy]] = {}
     for reply in replies:
@@ -184,10 +128,29 @@ def leading_holder(replies: Iterable[GrantReply | None]) -> Busy | None:
     return max(leader, key=lambda busy: busy.remaining_ms)
 
 
-def without_majority(replies: Sequence[GrantReply | None]) -> dict[int, Busy]:
-    """Return, by node, what those said that hold the lock for somebody who can't have a majority.
+def holder_age_s(
+    replies: Iterable[GrantReply | None], holder: str, max_skew_us: int
+) -> float | None:
+    """Return how long ago `holder` was granted the lock, in seconds; None: unknown.
 
-    Whoever is not heard of counts for the holder.
+    On the nodes' clocks, so the caller's does not matter. A token is at most `max_skew_us` off the
+    clock of the node that granted it. If it is further ahead, a node's clock was wrong, and the age
+    is unknown. Of different ages the largest counts: a node whose clock is behind, or that has the
+    token of one whose clock is ahead, tells too small a one.
+    """
+    ages = [
+        reply.age_us
+        for reply in replies
+        if isinstance(reply, Busy) and reply.holder == holder and reply.age_us is not None
+    ]
+    age_us = max(ages, default=None)
+    return None if age_us is None or age_us < -max_skew_us else max(0, age_us) / 1e6
+
+
+def without_majority(replies: Sequence[GrantReply | None]) -> dict[int, Busy]:
+    """Return, by node, the Busy replies whose holder can't have a majority.
+
+    A node that has not answered counts for the holder.
     """
     if Busy not in map(type, replies):
         return {}
@@ -202,9 +165,9 @@ def without_majority(replies: Sequence[GrantReply | None]) -> dict[int, Busy]:
 
 
 def chosen_token(replies: Iterable[GrantReply | None]) -> tuple[int, int]:
-    """Return the token of a won attempt, the largest that a counted node granted.
+    """Return the token of a won attempt, and how many nodes have it as their floor already.
 
-    And how many nodes have it as their floor already: those that granted just it.
+    The token is the largest that was granted; the nodes that granted it have it as their floor.
     """
     tokens = [reply.token for reply in replies if isinstance(reply, Granted)]
     token = max(tokens)
@@ -212,7 +175,7 @@ def chosen_token(replies: Iterable[GrantReply | None]) -> tuple[int, int]:
 
 
 def unconfirmed(replies: Sequence[GrantReply | None], token: int) -> list[int]:
-    """Return which granting nodes have not got `token` as their floor yet."""
+    """Return the nodes that granted a smaller token: `token` is not their floor yet."""
     return [
         index
         for index, reply in enumerate(replies)
@@ -221,16 +184,16 @@ def unconfirmed(replies: Sequence[GrantReply | None], token: int) -> list[int]:
 
 
 def acknowledged(replies: Iterable[AckReply | None]) -> int:
-    """Return how many nodes did what they were told."""
+    """Return how many nodes did as requested."""
     return sum(isinstance(reply, Acknowledged) for reply in replies)
 
 
 def confirm_verdict(replies: Sequence[AckReply | None], already: int) -> Verdict:
-    """Return WON when a majority has the token; UNAVAILABLE when none can; else PENDING.
+    """Return WON if a majority has the token, UNAVAILABLE if none can get it, else PENDING.
 
     Args:
-        replies: One entry a node; those not asked count as Failed.
-        already: Nodes that granted just this token, not asked again.
+        replies: One entry per node; nodes that were not asked count as Failed.
+        already: Number of nodes that granted this token and were not asked again.
     """
     quorum = majority(len(replies))
     confirmed = already
@@ -248,14 +211,14 @@ def confirm_verdict(replies: Sequence[AckReply | None], already: int) -> Verdict
 
 
 def extend_verdict(replies: Sequence[ExtendReply | None]) -> Verdict:
-    """Return how an extension stands.
+    """Return the state of an extension.
 
-    WON: a majority renewed. LOST: so many have moved on that none ever can. UNAVAILABLE: this
-    round can't win, a later one may. Else PENDING.
+    WON: a majority renewed the lease. LOST: so many nodes are superseded that no majority is left.
+    UNAVAILABLE: this round can't win, but a later one may. Else PENDING.
 
-    A healed node does not count: an extension must not revive the lock it extends. A minority
-    that moved on does not end the lease: any refused attempt of somebody else leaves a higher
-    floor on a node that lacked our key.
+    A healed node does not count: an extension must not revive the lock it extends. A superseded
+    minority does not end the lease: any failed attempt of another owner leaves a higher floor on a
+    node that had lost our lock key.
     """
     quorum = majority(len(replies))
     extended = superseded = pending = 0

@@ -1,6 +1,6 @@
 """Threads and locks of the operating system, also where gevent or eventlet have replaced them.
 
-A greenlet starves as soon as a task computes; what must go on meanwhile needs a real thread.
+A greenlet starves while a task computes; work that must continue meanwhile needs a real thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def new_lock() -> AbstractContextManager[bool]:
 
 
 def is_green() -> bool:
-    """Tell whether threads are greenlets here."""
+    """Return whether threads are greenlets in this process."""
     monkey = sys.modules.get("gevent.monkey")
     if monkey is not None and monkey.is_module_patched("threading"):
         return True
@@ -36,6 +36,6 @@ def is_green() -> bool:
 
 
 def is_eventlet() -> bool:
-    """Tell whether threads are eventlet's greenlets here."""
+    """Return whether threads are eventlet's greenlets in this process."""
     patcher = sys.modules.get("eventlet.patcher")
     return patcher is not None and bool(patcher.is_monkey_patched("thread"))

@@ -1,4 +1,4 @@
-"""One round under way: which of the replies that come are those to its request."""
+"""A round in flight: which replies belong to its request."""
 
 from __future__ import annotations
 
@@ -6,23 +6,24 @@ import sys
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from .link import Link
-from .quorum import Failed
+from celery_redlock.redlock.protocol.replies import Failed
+
+from .connection import NodeConnection
 
 Reply = TypeVar("Reply")
 Replies = list[Reply | Failed | None]
 _NOT_ASKED = sys.maxsize
-"""As the number of a round's first reply: no reply ever has it."""
+"""Number of the first reply of a node that was not asked: no reply ever has it."""
 
 
-class Exchange(Generic[Reply]):
-    """One round under way: what was asked, and which replies answer it.
+class InFlightRound(Generic[Reply]):
+    """A round in flight: its request, and the replies to it.
 
     Attributes:
-        payload: What a node is sent.
-        count: How many requests that is.
-        replies: What each node says, all in all.
-        first: For each node, the number of its first reply to this.
+        payload: Bytes to send to each node.
+        count: Number of commands in it.
+        replies: Parsed reply of each node; None: it has not answered.
+        first: Number of each node's first reply to this round.
     """
 
     __slots__ = ("_parse", "_raws", "_repeated", "count", "first", "payload", "replies")
@@ -39,9 +40,9 @@ class Exchange(Generic[Reply]):
         self._repeated: set[int] = set()
 
     def take(self, index: int, number: int, raws: list[object]) -> None:
-        """Keep those of a node's replies, from `number` on, that are this round's.
+        """Keep the replies of a node that belong to this round; `number` is that of the first.
 
-        The last one completes what the node says.
+        The last reply of the round is parsed with the others.
         """
         if number != self.first[index] or len(raws) != self.count:
             begin = self.first[index] - number
@@ -52,8 +53,8 @@ class Exchange(Generic[Reply]):
             raws = kept
         self.replies[index] = self._parse(raws)
 
-    def repeat(self, index: int, number: int, link: Link, now: float) -> None:
-        """Send the request again, once, if it is this round's: its server had lost the scripts."""
+    def repeat(self, index: int, number: int, connection: NodeConnection, now: float) -> None:
+        """Repeat the request once, if reply `number` is to this round: the scripts were lost."""
         if number < self.first[index]:
             return
         if index in self._repeated:
@@ -62,5 +63,5 @@ class Exchange(Generic[Reply]):
             return
         self._repeated.add(index)
         self._raws.pop(index, None)
-        self.first[index] = link.sent
-        link.send(self.payload, self.count, now)
+        self.first[index] = connection.sent
+        connection.send(self.payload, self.count, now)

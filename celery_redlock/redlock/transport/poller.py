@@ -1,4 +1,4 @@
-"""Waiting until one of several sockets can be read, with whatever this platform offers."""
+"""Wait until one of several sockets is ready, by the means of this platform."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import select
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from .native import is_eventlet
+from celery_redlock.redlock.threads.native import is_eventlet
 
 
 class Poller(Protocol):
     """A set of descriptors and a wait for any of them."""
 
     def register(self, fd: int, *, writing: bool) -> None:
-        """Add `fd`, or change whether it is waited for until it can be written, too."""
+        """Add `fd`, or change whether to wait for it to be writable as well."""
 
     def unregister(self, fd: int) -> None:
         """Remove `fd`."""
 
     def wait(self, seconds: float) -> Sequence[int]:
-        """Return those that are ready, after `seconds` at the latest."""
+        """Return the descriptors that are ready, after `seconds` at the latest."""
 
 
 class _Poll:
@@ -36,8 +36,8 @@ class _Poll:
         return [fd for fd, _ in self._poll.poll(seconds * 1000)]
 
 
-class _Select:
-    """Where there is no poll: Windows."""
+class _Descriptors:
+    """Descriptors of a poller that passes them all to each wait."""
 
     def __init__(self) -> None:
         self._is_writing: dict[int, bool] = {}
@@ -47,6 +47,10 @@ class _Select:
 
     def unregister(self, fd: int) -> None:
         self._is_writing.pop(fd, None)
+
+
+class _Select(_Descriptors):
+    """Poller for Windows, which has no poll."""
 
     def wait(self, seconds: float) -> Sequence[int]:
         writing = [fd for fd, wanted in self._is_writing.items() if wanted]
@@ -54,22 +58,13 @@ class _Select:
         return list({*readable, *writable})
 
 
-class _Eventlet:
-    """In the hub itself, for eventlet takes poll away, and its select is not to be used.
+class _Eventlet(_Descriptors):
+    """Poller in eventlet's hub: eventlet removes poll, and its select is not reliable.
 
-    There, each socket that is ready in one moment switches to the greenlet: the second one cuts
-    short whatever it waits for next, be it in the body of a task (eventlet#551). Here they are only
-    noted, and one switch follows.
+    In its select each ready socket switches to the greenlet, and the second switch cuts short the
+    greenlet's next wait, even in the body of a task (eventlet#551). Here sockets are only noted,
+    and one switch follows.
     """
-
-    def __init__(self) -> None:
-        self._is_writing: dict[int, bool] = {}
-
-    def register(self, fd: int, *, writing: bool) -> None:
-        self._is_writing[fd] = writing
-
-    def unregister(self, fd: int) -> None:
-        self._is_writing.pop(fd, None)
 
     def wait(self, seconds: float) -> Sequence[int]:
         from eventlet import getcurrent, hubs  # noqa: PLC0415  # only where it is in use
@@ -87,7 +82,7 @@ class _Eventlet:
         def wake() -> None:
             timers.append(hub.schedule_call_global(0, switch))
 
-        # Not a switch: when the time is 0, the hub would switch before it has looked.
+        # Not a switch: with a time of 0 the hub would switch before it has polled.
         timers.append(hub.schedule_call_global(seconds, wake))
         try:
             for fd, is_writing in self._is_writing.items():
@@ -100,13 +95,13 @@ class _Eventlet:
                 hub.remove(listener)
             for timer in timers:
                 timer.cancel()
-            # What is ready from now on wakes nobody.
+            # Sockets that become ready from now on wake nobody.
             timers.clear()
         return list(ready)
 
 
 def new_poller() -> Poller:
-    """Return the best poller there is."""
+    """Return the best poller for this process."""
     if is_eventlet():
         return _Eventlet()
     return _Poll() if hasattr(select, "poll") else _Select()

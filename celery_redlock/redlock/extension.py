@@ -1,0 +1,142 @@
+"""Extension: renew leases on a majority of the nodes, many leases in one round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from celery_redlock.redlock.protocol.quorum import Verdict, drift_ms, extend_verdict, validity_ms
+from celery_redlock.redlock.protocol.replies import ExtendReply
+from celery_redlock.redlock.transport.node import Node
+from celery_redlock.redlock.transport.pool import Pool
+
+from .clock import Clock
+from .errors import ConfigurationError, LeaseLost, QuorumUnavailable, RedlockError
+from .keeper import BATCH, patience_for
+from .lease import Lease
+from .refusals import unavailable
+from .rounds import Rounds
+
+
+class Extension:
+    """Extensions of leases, for any number of threads.
+
+    Args:
+        nodes: The servers.
+        pool: Channels to them.
+        rounds: Requests to them.
+        clock: Time.
+        node_timeout: Shortest time to wait for the nodes, seconds.
+    """
+
+    def __init__(
+        self, nodes: Sequence[Node], pool: Pool, rounds: Rounds, clock: Clock, node_timeout: float
+    ) -> None:
+        self._nodes = nodes
+        self._pool = pool
+        self._rounds = rounds
+        self._clock = clock
+        self._node_timeout = node_timeout
+
+    def extend(self, lease: Lease) -> None:
+        """Renew `lease`; see `Redlock.extend`.
+
+        Raises:
+            LeaseLost: The deadline has passed, or a majority has granted the lock to others since.
+            QuorumUnavailable: No majority answered. The lease is valid until its deadline.
+            ConfigurationError: The lease is a reservation.
+        """
+        [outcome] = self.extend_all([lease])
+        if outcome:
+            raise outcome
+
+    def verify(self, lease: Lease) -> None:
+        """Renew `lease`, so that a majority confirms that it is still held.
+
+        Raises:
+            LeaseLost: No majority confirmed, for whatever reason.
+            ConfigurationError: The lease is a reservation.
+        """
+        try:
+            self.extend(lease)
+        except QuorumUnavailable as error:
+            raise LeaseLost(lease.key, f"no quorum confirms it ({error})") from error
+
+    def extend_all(self, leases: Sequence[Lease]) -> list[RedlockError | None]:
+        """Renew any number of leases; return None or the error of each."""
+        outcomes: list[RedlockError | None] = []
+        for begin in range(0, len(leases), BATCH):
+            batch = leases[begin : begin + BATCH]
+            outcomes += self.extend_batch(batch, patience_for(batch, self._clock.now()))
+        return outcomes
+
+    def extend_batch(self, leases: Sequence[Lease], patience: float) -> list[RedlockError | None]:
+        """Renew leases with one write per node; return None or the error of each.
+
+        Args:
+            leases: At most `BATCH`.
+            patience: Longest wait, seconds; at least the node timeout.
+        """
+        # A lease that is over is left out: it would be held against others for another ttl.
+        standing = [lease for lease in leases if why_not(lease) is None]
+        outcomes: dict[Lease, RedlockError | None] = {}
+        if standing:
+            timeout = max(patience, self._node_timeout)
+            with self._pool.channel(
+                standing[0].backing.channel, patience=timeout, goes_first=True
+            ) as channel:
+                started = self._clock.now()
+                ttls_ms = [_ttl_left_ms(lease, started) for lease in standing]
+                replies = self._rounds.extend(channel, standing, ttls_ms, timeout)
+            for lease, its_replies in zip(standing, replies, strict=True):
+                outcomes[lease] = self.note_replies(lease, its_replies, started)
+        return [outcomes.get(lease) or why_not(lease) for lease in leases]
+
+    def note_replies(
+        self, lease: Lease, replies: Sequence[ExtendReply | None], started: float
+    ) -> RedlockError | None:
+        """Move the deadline of `lease`, or mark it as lost, by the replies of the nodes.
+
+        Args:
+            lease: The lease.
+            replies: One entry per node.
+            started: Time before the nodes were asked, seconds on the clock.
+
+        Returns:
+            None, or the reason why the lease was not extended.
+        """
+        verdict = extend_verdict(replies)
+        if verdict is Verdict.LOST and why_not(lease) is None:
+            lease.is_lost = True
+        if over := why_not(lease):
+            return over
+        if verdict is not Verdict.WON:
+            return unavailable("extend", lease.key, replies, self._nodes, "it had lost the key")
+        if not lease.is_past_hold(started):
+            lease.deadline = max(lease.deadline, started + validity_ms(lease.ttl_ms, 0.0) / 1000)
+        return None
+
+
+def why_not(lease: Lease) -> RedlockError | None:
+    """Return the reason why `lease` can't be extended; None if it can."""
+    if not lease.token:
+        return ConfigurationError(
+            f"cannot extend {lease.key!r}: it is reserved, which is never renewed; "
+            "reserve it for longer"
+        )
+    # First, since reading it may show that another process has released the lease.
+    is_lost = lease.lost
+    if lease.is_released:
+        return LeaseLost(lease.key, "it was released")
+    if is_lost:
+        # For good: a lease that was reported as lost must not come back.
+        lease.is_lost = True
+        return LeaseLost(lease.key)
+    return None
+
+
+def _ttl_left_ms(lease: Lease, now: float) -> int:
+    """Return the expiry that an extension sets, in ms; past `hold_until` it does not move."""
+    if not lease.is_past_hold(now):
+        return lease.ttl_ms
+    return max(1, math.ceil((lease.deadline - now) * 1000 + drift_ms(lease.ttl_ms)))

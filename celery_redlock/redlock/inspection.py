@@ -1,0 +1,84 @@
+"""Inspect the nodes: the holder of a lock, the nodes that vote, the offsets of their clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from celery_redlock.redlock.protocol.quorum import Verdict, grant_verdict, leading_holder
+from celery_redlock.redlock.protocol.replies import Failed
+from celery_redlock.redlock.transport.channel import guarded
+from celery_redlock.redlock.transport.node import Node
+from celery_redlock.redlock.transport.pool import Pool
+
+from .clock import Clock
+from .errors import LockHeld
+from .refusals import held_by, refuse_misconfigured, unavailable
+from .rounds import Rounds
+
+
+class Inspection:
+    """Questions to the nodes that change no lock, for any number of threads.
+
+    Args:
+        nodes: The servers.
+        pool: Channels to them.
+        rounds: Requests to them.
+        clock: Time.
+    """
+
+    def __init__(self, nodes: Sequence[Node], pool: Pool, rounds: Rounds, clock: Clock) -> None:
+        self._nodes = nodes
+        self._pool = pool
+        self._rounds = rounds
+        self._clock = clock
+
+    def look(self, key: str) -> LockHeld | None:
+        """Return the error that an attempt on `key` would get; see `Redlock.look`.
+
+        Raises:
+            QuorumUnavailable: Fewer nodes than a quorum could answer.
+        """
+        with self._pool.channel() as channel:
+            replies = self._rounds.look(channel, key)
+        verdict, leader = grant_verdict(replies), leading_holder(replies)
+        if verdict is not Verdict.HELD and verdict is not Verdict.CONTENDED:
+            raise unavailable("look at", key, replies, self._nodes)
+        return held_by(key, leader, contended=verdict is Verdict.CONTENDED) if leader else None
+
+    def check(self) -> dict[str, str]:
+        """Return, by node, the reason why one does not vote; see `Redlock.check`.
+
+        Raises:
+            ConfigurationError: A node is not an independent master.
+        """
+        with self._pool.channel() as channel:
+            channel.introduce()
+            refuse_misconfigured(self._nodes)
+            said = self._rounds.probe(channel)
+            silent = [channel.votes_in(index) for index in range(len(self._nodes))]
+        why: dict[str, str] = {}
+        for node, reply, votes_in in zip(self._nodes, said, silent, strict=True):
+            if node.error is not None:
+                why[node.name] = node.error
+            elif isinstance(reply, Failed):
+                why[node.name] = reply.error
+            elif reply:
+                node.refuses(reply)
+                why[node.name] = f"refuses to write: {reply}"
+            else:
+                node.writes(votes_in)
+                if votes_in:
+                    why[node.name] = guarded(votes_in)
+        return why
+
+    def clock_offsets(self) -> dict[str, float]:
+        """Return, by node, how far the wall clock is ahead of it; see `Redlock.clock_offsets`."""
+        with self._pool.channel() as channel:
+            before = self._clock.wall_us()
+            times = self._rounds.time(channel)
+            here = (before + self._clock.wall_us()) / 2e6
+        return {
+            node.name: here - time
+            for node, time in zip(self._nodes, times, strict=True)
+            if isinstance(time, float)
+        }

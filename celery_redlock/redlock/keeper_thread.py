@@ -1,0 +1,148 @@
+"""Thread of the keeper: its start, its wakeups and its end.
+
+There is no mutex here: a signal handler that acquires or releases may run at any line of a thread
+that does the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+
+from .clock import Clock
+from .threads import dispatch, native
+from .threads.wakeup import Wakeup
+
+logger = logging.getLogger(__name__)
+IDLE_S = 10.0
+"""Time after which a thread without work ends."""
+LOOK_S = 1.0
+"""Longest sleep: waking the thread for each release would cost a system call."""
+_AFTER_ERROR_S = 0.5
+_START_WITHIN_S = 1.0
+_HERE = "here"
+
+
+class KeeperThread:
+    """One real daemon thread, which starts when it is used and ends after a while without work.
+
+    Beside greenlets it never ends, because its poll belongs to the thread that made it.
+
+    Args:
+        clock: Time.
+        prepare: Called on the thread before a lease is due, when there was none before.
+        tick: Does all that is due; returns the time of the next tick, seconds on the clock.
+        next_due_at: Returns when the next lease is due, seconds on the clock; infinity: none is.
+        has_work: Returns whether the thread is still needed.
+        spawn: Starts a function on a new thread; None: on an ordinary daemon thread.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        prepare: Callable[[], object],
+        tick: Callable[[], float],
+        next_due_at: Callable[[], float],
+        has_work: Callable[[], bool],
+        spawn: Callable[[Callable[[], None]], object] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._prepare = prepare
+        self._tick = tick
+        self._next_due_at = next_due_at
+        self._has_work = has_work
+        self._spawn = spawn or _start_thread
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the thread, as after a fork: it is the parent's."""
+        # The thread adds itself, so that one which never began to run is not relied on.
+        self._threads: dict[str, Wakeup] = {}
+        self._starting_until = 0.0
+        self._wakes_at = self._used_at = 0.0
+
+    def start(self) -> None:
+        """Start the thread unless it runs.
+
+        Raises:
+            RuntimeError: No thread can be started now.
+        """
+        self._used_at = now = self._clock.now()
+        if self._threads or now < self._starting_until:
+            return
+        self._starting_until = now + _START_WITHIN_S
+        try:
+            self._spawn(self._run)
+        except BaseException:
+            self._starting_until = 0.0
+            raise
+
+    def wake(self, due_at: float = -math.inf) -> None:
+        """Wake the thread unless it wakes up by `due_at`, seconds on the clock."""
+        if due_at < self._wakes_at and (wakeup := self._threads.get(_HERE)):
+            wakeup.wake()
+
+    def stop(self) -> None:
+        """End the thread."""
+        wakeup = self._threads.pop(_HERE, None)
+        self._starting_until, self._used_at = 0.0, -math.inf
+        if wakeup:
+            wakeup.wake()
+
+    def _run(self) -> None:
+        # Closed with its last reference: another thread may be about to wake this one.
+        wakeup, threads = Wakeup(), self._threads
+        if threads.setdefault(_HERE, wakeup) is not wakeup:
+            return  # another one was faster
+        try:
+            while self._goes_on_after_error(wakeup, threads):
+                native.original("time", "sleep")(_AFTER_ERROR_S)
+        finally:
+            if threads.get(_HERE) is wakeup:
+                del threads[_HERE]
+
+    def _goes_on_after_error(self, wakeup: Wakeup, threads: dict[str, Wakeup]) -> bool:
+        try:
+            self._go_on(wakeup, threads)
+        except Exception as error:  # noqa: BLE001  # it is logged
+            # Outside a tick the thread raises nothing: another thread raised this error here.
+            dispatch.run_in_origin_thread(
+                logger.error, "keeper interrupted, continuing", exc_info=error
+            )
+            return True
+        return False
+
+    def _go_on(self, wakeup: Wakeup, threads: dict[str, Wakeup]) -> None:
+        is_prepared = False
+        while True:
+            try:
+                was_prepared, is_prepared = is_prepared, self._next_due_at() < math.inf
+                if is_prepared and not was_prepared:
+                    self._prepare()
+                wakes_at = self._tick()
+            except Exception as error:  # noqa: BLE001  # it is logged
+                dispatch.run_in_origin_thread(
+                    logger.error, "keeper failed, retrying", exc_info=error
+                )
+                wakes_at = self._clock.now() + _AFTER_ERROR_S
+            # Published before it is compared: a lease that was added meanwhile is seen here, or its
+            # caller sees this time and wakes the thread.
+            self._wakes_at = wakes_at
+            self._wakes_at = min(wakes_at, self._next_due_at())
+            wakeup.wait(min(self._wakes_at - self._clock.now(), LOOK_S))
+            if threads.get(_HERE) is not wakeup:
+                return
+            if self._is_idle() and not native.is_green():
+                del threads[_HERE]
+                # A caller that came meanwhile may have seen this thread as running.
+                if self._is_idle() or threads.setdefault(_HERE, wakeup) is not wakeup:
+                    return
+
+    def _is_idle(self) -> bool:
+        is_unused = self._clock.now() - self._used_at >= IDLE_S
+        return is_unused and not self._has_work()
+
+
+def _start_thread(run: Callable[[], None]) -> None:
+    dispatch.start_thread(run, "redlock-keeper")

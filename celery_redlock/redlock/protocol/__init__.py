@@ -1,0 +1,1 @@
+"""Scripts, their replies, and the verdicts over the replies. No I/O."""

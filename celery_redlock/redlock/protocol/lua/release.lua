@@ -1,0 +1,36 @@
+-- PROTOCOL: RELEASE
+local call, owner, token, keep, superseded =
+  redis.call, ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4] or 0), ARGV[6] or ''
+local holder = call('GET', KEYS[1])
+local held = holder == owner and 1 or 0
+local is_raised = token == 0
+if held == 1 and keep > 0 then
+  call('PEXPIRE', KEYS[1], keep)
+elseif held == 1 then
+  call('DEL', KEYS[1])
+  -- The floor is nearly always the token, and outlasts the lock by enough: one command raises it
+  -- and keeps its expiry. Any other floor is put back first.
+  is_raised = is_raised or call('INCR', KEYS[2]) == token + 1 or call('DECR', KEYS[2]) > token
+elseif superseded ~= '' and holder == superseded then
+  call('DEL', KEYS[1])
+end
+if not is_raised and tonumber(call('GET', KEYS[2]) or 0) <= token then
+  local time = call('TIME')
+  local ahead = token - time[1] * 1000000 - time[2]
+  local lasts = keep + ARGV[3] + math.ceil(math.min(math.max(0, ahead / 1000), 86400000))
+  call('SET', KEYS[2], string.format('%.0f', token + 1), 'PX', lasts)
+end
+-- Made again later, a release must not cut short a mark that was made to last meanwhile.
+if KEYS[3] and call('PTTL', KEYS[3]) < tonumber(ARGV[5]) then
+  call('SET', KEYS[3], '1', 'PX', ARGV[5])
+end
+if held == 0 or token == 0 then
+  return held
+end
+-- pcall: without the right to do so, a user's release is complete nevertheless.
+local listeners = redis.pcall('PUBSUB', 'NUMSUB', KEYS[1])[2]
+if not listeners or listeners == 0 then
+  return 1
+end
+redis.pcall('PUBLISH', KEYS[1], ARGV[2] .. ' ' .. listeners)
+return {'released', listeners}

@@ -1,0 +1,66 @@
+"""Errors made from the replies of the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from celery_redlock.redlock.protocol.replies import Busy, Extended, Failed
+from celery_redlock.redlock.transport.node import Node
+
+from .errors import ConfigurationError, LockHeld, QuorumUnavailable
+from .lease import holder_of
+
+
+def unavailable(
+    action: str,
+    key: str,
+    replies: Sequence[object],
+    nodes: Sequence[Node],
+    otherwise: str | None = None,
+) -> QuorumUnavailable:
+    """Return the error that names the reason of each node.
+
+    Args:
+        action: Verb for the operation that failed.
+        key: Key of the lock.
+        replies: One entry per node.
+        nodes: The nodes.
+        otherwise: Reason of the nodes that did answer.
+    """
+    errors = {}
+    for node, reply in zip(nodes, replies, strict=True):
+        if isinstance(reply, Failed):
+            errors[node.name] = reply.error
+        elif otherwise and reply is not None and not isinstance(reply, Extended):
+            errors[node.name] = otherwise
+    return QuorumUnavailable(key, errors, len(nodes), action)
+
+
+def held_by(
+    key: str, leader: Busy | None, *, contended: bool, age: float | None = None
+) -> LockHeld:
+    """Return the error that names the leading holder, without the nonce of its owner.
+
+    Args:
+        key: Key of the lock.
+        leader: Reply that names the holder; None: no node named one.
+        contended: Whether that holder has no majority.
+        age: Time since the holder acquired the lock, seconds; None: unknown.
+    """
+    owner = leader.holder if leader else None
+    remaining = max(0, leader.remaining_ms) / 1000 if leader else 0.0
+    holder = (holder_of(owner) or None) if owner else None
+    return LockHeld(key, holder, remaining, contended=contended, owner=owner, age=age)
+
+
+def refuse_misconfigured(nodes: Sequence[Node]) -> None:
+    """Raise an error if a node is not an independent master: nothing is granted then.
+
+    Leases that are held are still extended and released: the other nodes are a quorum for them.
+
+    Raises:
+        ConfigurationError: A node is not an independent master; the message names it.
+    """
+    for node in nodes:
+        if node.misconfigured:
+            raise ConfigurationError(*node.misconfigured.args)

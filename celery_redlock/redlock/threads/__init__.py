@@ -1,0 +1,1 @@
+"""Threads that live beside greenlets, forks and signal handlers."""

@@ -1,0 +1,317 @@
+"""Channel: one round at a time over one connection per node.
+
+Write to all, poll, read until the outcome is certain, leave the rest owed. A reply that no round
+waits for is *owed*: it is read before the replies of the next round count. A connection that owes
+replies for longer than the node timeout is *suspect*: rounds that can reach a quorum without it
+skip it, and only releases are still written to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from celery_redlock.redlock.clock import Clock
+from celery_redlock.redlock.protocol.quorum import majority
+from celery_redlock.redlock.protocol.replies import Failed
+from celery_redlock.redlock.protocol.scripts import Argument
+
+from .connection import ErrorReply, NodeConnection, close_lingering, is_error, pack
+from .connection_set import ConnectionSet
+from .in_flight import InFlightRound, Replies, Reply
+from .node import Node
+
+Command = tuple[Argument, ...]
+_GIVE_UP_S = 5.0
+"""A connection that has owed for this long is replaced: not the node, the path may have died."""
+_LONGEST_ERROR = 200
+_REFUSES = re.compile("OOM|NOREPLICAS|MISCONF|NOPERM").search
+"""Errors of a healthy server that refuses to write, also from within a script."""
+_FRESH_S = 0.1
+_LOOKS = 4
+"""Reads of unsolicited data before the rest is left for later."""
+_LOOK_S = 1.0
+"""A channel that was used and examined this recently is not examined again."""
+
+
+class Channel:
+    """Rounds over one connection to each of `nodes`. For one thread at a time.
+
+    Args:
+        nodes: The servers; replies are in this order.
+        clock: Time for time-outs.
+        node_timeout: Longest wait for a node in one round, seconds.
+        connect_timeout: Longest wait for a connection when fewer than a quorum are up, seconds.
+    """
+
+    def __init__(
+        self, nodes: Sequence[Node], clock: Clock, node_timeout: float, connect_timeout: float
+    ) -> None:
+        self.nodes = nodes
+        self.quorum = majority(len(nodes))
+        self._clock = clock
+        self._node_timeout = node_timeout
+        self._connect_timeout = connect_timeout
+        self._connections = ConnectionSet(nodes, clock, node_timeout, connect_timeout)
+        self._used_at = self._looked_at = 0.0
+        self._unconnected = ""
+
+    def dropped(self) -> int:
+        """Return how many connections have been given up so far."""
+        return self._connections.dropped
+
+    # ---- what a round goes through
+
+    def ask(
+        self,
+        command: Command,
+        parse: Callable[[object], Reply],
+        is_decided: Callable[[Replies[Reply]], bool],
+        among: Sequence[int],
+    ) -> Replies[Reply]:
+        """Send one command to the nodes `among`; return the replies, one entry per node.
+
+        Returns as soon as `is_decided` is true for the replies so far (None: no reply yet), or when
+        the node timeout has passed; a node that has not answered by then is Failed.
+        """
+        return self.ask_batch([command], lambda raws: parse(raws[0]), is_decided, among)
+
+    def ask_batch(
+        self,
+        commands: Sequence[Command],
+        parse: Callable[[list[object]], Reply],
+        is_decided: Callable[[Replies[Reply]], bool],
+        among: Sequence[int],
+        timeout: float | None = None,
+    ) -> Replies[Reply]:
+        """Send several commands in one write per node.
+
+        Args:
+            commands: The same commands for all nodes.
+            parse: Turns the raw replies of a node into one reply.
+            is_decided: As in `ask`.
+            among: The nodes to ask.
+            timeout: Longest wait, seconds; None: the node timeout.
+        """
+        payload = b"".join(map(pack, commands))
+        in_flight = InFlightRound(payload, len(commands), len(self.nodes), parse)
+        self._run(in_flight, is_decided, among, self._node_timeout if timeout is None else timeout)
+        return in_flight.replies
+
+    def _run(
+        self,
+        in_flight: InFlightRound[Reply],
+        is_decided: Callable[[Replies[Reply]], bool],
+        among: Sequence[int],
+        timeout: float,
+    ) -> None:
+        now = self._clock.now()
+        deadline = now + timeout
+        payload, count, first, replies = (
+            in_flight.payload, in_flight.count, in_flight.first, in_flight.replies
+        )  # fmt: skip
+        for index, connection in enumerate(self._connections.by_node):
+            if connection is None or index not in among:
+                replies[index] = Failed(self._why_not(index, now))
+                continue
+            first[index] = connection.sent
+            if connection.send(payload, count, now):
+                continue
+            # The socket became blocked, or is not blocked any more.
+            self._connections.poller.register(connection.fd, writing=connection.is_blocked)
+            if connection.closed:
+                replies[index] = Failed(connection.closed)
+                self._connections.drop(index)
+        is_last_look = False
+        while not is_decided(replies):
+            if is_last_look:
+                late = Failed(f"timed out after {timeout * 1000:.0f} ms")
+                replies[:] = [late if reply is None else reply for reply in replies]
+                break
+            # This thread may have been suspended for longer than the timeout, with the replies in
+            # its sockets: read once more before any node counts as late.
+            is_last_look = now >= deadline
+            self._read(max(0.0, deadline - now), in_flight)
+            now = self._clock.now()
+        self._used_at = now
+
+    def _read(self, seconds: float, in_flight: InFlightRound[Reply] | None = None) -> bool:
+        """Read what comes within `seconds`, and keep what belongs to `in_flight`.
+
+        Returns:
+            Whether any socket was ready; then there may be more to read.
+        """
+        ready = self._connections.poller.wait(seconds)
+        now = self._clock.now()
+        for fd in ready:
+            index = self._connections.index_of[fd]
+            if connection := self._connections.by_node[index]:
+                self._read_from(index, connection, now, in_flight)
+        return bool(ready)
+
+    def _read_from(
+        self,
+        index: int,
+        connection: NodeConnection,
+        now: float,
+        in_flight: InFlightRound[Reply] | None,
+    ) -> None:
+        was_blocked = connection.is_blocked
+        if was_blocked:
+            connection.flush()
+        first = connection.received
+        raws = connection.receive(now)
+        if ErrorReply in map(type, raws):
+            self._heed_errors(index, connection, first, raws, now, in_flight)
+        if in_flight:
+            in_flight.take(index, first, raws)
+        is_babbling = connection.refuse_surplus()
+        if connection.closed:
+            self._connections.drop(index)
+            if in_flight and (is_babbling or in_flight.replies[index] is None):
+                in_flight.replies[index] = Failed(connection.closed)
+        elif was_blocked or connection.is_blocked:  # by a request that was repeated
+            self._connections.poller.register(connection.fd, writing=connection.is_blocked)
+
+    def _heed_errors(
+        self, index: int, connection: NodeConnection, first: int, raws: list[object], now: float,
+        in_flight: InFlightRound[Reply] | None,
+    ) -> None:  # fmt: skip
+        """Handle error replies: reload the scripts, drop a replica, report a refusal."""
+        for number, raw in enumerate(raws, first):
+            if is_error(raw, "NOSCRIPT"):
+                connection.reload_scripts(number, now)
+                if in_flight:
+                    in_flight.repeat(index, number, connection, now)
+            elif is_error(raw, "READONLY"):
+                connection.fail("it became a replica", blames_node=True)
+            elif isinstance(raw, ErrorReply) and _REFUSES(said := str(raw)[:_LONGEST_ERROR]):
+                self.nodes[index].refuses(said)
+
+    # ---- who can be asked
+
+    def voters(self) -> Sequence[int]:
+        """Return the nodes that may grant: connected, and past the restart guard.
+
+        Suspects are among them only if there is no quorum without them.
+        """
+        now = self._clock.now()
+        return self._without_suspects(
+            [
+                index
+                for index, connection in enumerate(self._connections.by_node)
+                if connection and connection.votes_from <= now
+            ],
+            now,
+        )
+
+    def holders(self) -> Sequence[int]:
+        """Return the nodes to extend on: the voters, and those inside their restart guard."""
+        return self._without_suspects(self.everyone(), self._clock.now())
+
+    def everyone(self) -> list[int]:
+        """Return all connected nodes: releases go to suspects as well."""
+        return self._connections.connected()
+
+    def votes_in(self, index: int) -> float:
+        """Return the rest of a node's restart guard, seconds; 0.0: over, or not connected."""
+        connection = self._connections.by_node[index]
+        return max(0.0, connection.votes_from - self._clock.now()) if connection else 0.0
+
+    def debt(self) -> Callable[[], bool] | None:
+        """Return a check whether replies that are owed now still are; None: none are owed."""
+        owing = [
+            (connection, connection.sent)
+            for connection in self._connections.by_node
+            if connection and connection.sent > connection.received
+        ]
+        if not owing:
+            return None
+        return lambda: any(
+            not connection.closed and connection.received < sent for connection, sent in owing
+        )
+
+    def _without_suspects(self, indices: list[int], now: float) -> list[int]:
+        lately = now - self._node_timeout
+        trusted = [
+            index
+            for index in indices
+            if (connection := self._connections.by_node[index])
+            and not connection.is_blocked
+            and (connection.sent == connection.received or connection.owed_since >= lately)
+        ]
+        return trusted if len(trusted) >= self.quorum else indices
+
+    def _why_not(self, index: int, now: float) -> str:
+        connection = self._connections.by_node[index]
+        if self._unconnected:
+            return self._unconnected
+        if connection is None:
+            return self.nodes[index].error or "not connected yet"
+        if connection.closed:
+            return connection.closed
+        if connection.votes_from > now:
+            return guarded(connection.votes_from - now)
+        return "skipped: it owes replies"
+
+    # ---- making and mending connections
+
+    def prepare(self, patience: float | None = None) -> None:
+        """Replace broken connections; wait for that only while fewer than a quorum are up.
+
+        Args:
+            patience: Longest wait then, seconds; None: the connect timeout.
+        """
+        now = self._clock.now()
+        is_fresh = now - self._used_at < _FRESH_S and now - self._looked_at < _LOOK_S
+        if self._unconnected or (is_fresh and None not in self._connections.by_node):
+            return
+        self._looked_at = now
+        close_lingering()
+        # First, since a connection that was made long ago may have broken since.
+        self._connections.adopt()
+        # The end of a connection comes after the replies that it still owed.
+        for _ in range(_LOOKS):
+            if not self._read(0.0):
+                break
+        for index, connection in enumerate(self._connections.by_node):
+            if not connection:
+                continue
+            if connection.sent > connection.received and now - connection.owed_since > _GIVE_UP_S:
+                connection.fail(f"it has not answered for {_GIVE_UP_S:.0f} s", blames_node=True)
+            elif connection.run_id != self.nodes[index].run_id:
+                connection.fail("another server has its address now")
+            if connection.closed:
+                self._connections.drop(index)
+        if None in self._connections.by_node:
+            longest = self._connect_timeout
+            self._connections.mend(now, longest if patience is None else min(patience, longest))
+
+    def introduce(self) -> None:
+        """Wait until every node has been tried."""
+        if not self._unconnected:
+            self._connections.introduce()
+
+    def stay_unconnected(self, why: str) -> None:
+        """Make no connection: in each round every node has failed, for the reason given."""
+        self._unconnected = why
+
+    def is_unused(self, seconds: float) -> bool:
+        """Return whether the channel has not been used for so long."""
+        return self._clock.now() - max(self._used_at, self._looked_at) >= seconds
+
+    def disown(self) -> None:
+        """In a child: close this process's copies of the connections; they are the parent's."""
+        self._connections.disown()
+
+    def close(self) -> None:
+        """Close every connection, in whatever state an interrupt has left the channel.
+
+        The channel may be used again: it makes new connections.
+        """
+        self._connections.close()
+
+
+def guarded(votes_in: float) -> str:
+    """Return the reason why a node inside its restart guard does not vote."""
+    return f"restarted or replaced lately, votes in {votes_in:.1f} s"

@@ -1,0 +1,293 @@
+"""Socket of a connection: write bytes without blocking, read replies through hiredis."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol, cast
+
+import hiredis
+
+from celery_redlock.redlock.protocol.scripts import ALL, Argument
+
+_OUTBOX_LIMIT = 1 << 20
+_READ_SIZE = 1 << 16
+_LONGEST_REPLY = 1 << 20
+_MOST_LINGERING = 32
+_SURPLUS = "it sent more replies than it was asked for"
+_MORE_THAN_OWED = 64
+"""Replies beyond those owed that are read before they are examined."""
+_MOST_MESSAGES = 100_000
+"""Messages that one read of a subscription may bring: it has one from each release."""
+_HUGE_HEADER = re.compile(rb"\n[*~>%|]\d{6}").search
+_TAIL_SIZE = 7
+"""Bytes to keep of the previous read, since a header may come in pieces."""
+_NOTHING = object()
+ErrorReply = hiredis.ReplyError
+_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+# The stub of hiredis has a tuple of one element, and no return type.
+_pack = cast(Callable[[tuple[bytes, ...]], bytes], hiredis.pack_command)
+
+
+def pack(command: tuple[Argument, ...]) -> bytes:
+    """Return a command in the servers' wire format."""
+    # Bytes only: for other types hiredis calls back into the interpreter, and crashes the process
+    # if a signal handler raises meanwhile (hiredis 3.5).
+    return _pack(tuple([part if type(part) is bytes else str(part).encode() for part in command]))
+
+
+def is_error(raw: object, prefix: str) -> bool:
+    """Return whether a raw reply is an error that starts with `prefix`."""
+    return isinstance(raw, ErrorReply) and str(raw).startswith(prefix)
+
+
+_LOAD_SCRIPTS = b"".join(pack(script.loading) for script in ALL)
+
+
+class Connection(Protocol):
+    """Connection of redis-py, as far as it is used here."""
+
+    def disconnect(self) -> None:
+        """Close it."""
+
+
+class OnEnd(Protocol):
+    """Callback for the end of a connection."""
+
+    def __call__(self, why: str, *, blames_node: bool) -> None:
+        """Note the reason, and whether the node is to blame."""
+
+
+class NodeConnection:
+    """One connection to one node. Not for two threads at once.
+
+    Args:
+        connection: Connection made by redis-py.
+        votes_from: Time from which the node may vote, seconds on the clock.
+        on_end: Called once when the connection is broken.
+
+    Replies come in the order of the commands, so the number of a reply identifies its command. Of
+    `sent` commands, the last ``sent - received`` still owe a reply. `is_blocked`: bytes wait here
+    because the socket did not accept them. `run_id`: the server at the other end.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_is_tls",
+        "_on_end",
+        "_outbox",
+        "_reader",
+        "_reloaded",
+        "_socket",
+        "_tail",
+        "_unfinished",
+        "closed",
+        "fd",
+        "is_blocked",
+        "owed_since",
+        "received",
+        "run_id",
+        "sent",
+        "votes_from",
+    )  # fmt: skip
+
+    def __init__(self, connection: Connection, votes_from: float, on_end: OnEnd) -> None:
+        self.votes_from = votes_from
+        self.run_id: str | None = None
+        self._connection = connection
+        self._on_end = on_end
+        # redis-py has no public way to the socket; this attribute is the same from 5.2 to 8.
+        self._socket = cast(socket.socket, cast(Any, connection)._sock)  # noqa: SLF001
+        self._socket.settimeout(0)
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self._is_tls = isinstance(self._socket, ssl.SSLSocket)
+        self._outbox = bytearray()
+        self._tail = b"\n"
+        self._unfinished = 0
+        self._reloaded = 0
+        self.is_blocked = False
+        self.fd = self._socket.fileno()
+        self.sent = 0
+        self.received = 0
+        self.owed_since = 0.0
+        self.closed: str | None = None
+
+    def send(self, payload: bytes, requests: int, now: float) -> bool:
+        """Write `payload` without blocking; keep the rest that the socket does not accept.
+
+        Returns:
+            Whether the socket accepted all of it.
+        """
+        if self.sent == self.received:
+            self.owed_since = now
+        self.sent += requests
+        if self.is_blocked:
+            self._outbox += payload
+            self.flush()
+            return False
+        try:
+            taken = self._socket.send(payload)
+        except _WOULD_BLOCK:
+            taken = 0
+        except OSError as error:
+            self.fail(str(error))
+            return False
+        if taken == len(payload):
+            return True
+        self._outbox += payload[taken:]
+        self.is_blocked = True
+        return False
+
+    def flush(self) -> None:
+        """Write the bytes that were kept, as far as the socket accepts them."""
+        try:
+            while self._outbox:
+                del self._outbox[: self._socket.send(self._outbox)]
+            self.is_blocked = False
+        except _WOULD_BLOCK:
+            if len(self._outbox) > _OUTBOX_LIMIT:
+                self.fail("it reads nothing any more", blames_node=True)
+        except OSError as error:
+            self.fail(str(error))
+
+    def receive(self, now: float) -> list[object]:
+        """Return the replies that have arrived, in order, without blocking.
+
+        From a server that sends without end only a part is read; the caller has to disconnect.
+        """
+        # Push messages count as well: nothing is subscribed to.
+        raws = self._read_at_most(self.sent - self.received + _MORE_THAN_OWED)
+        if hiredis.PushNotification in map(type, raws):
+            raws = [raw for raw in raws if not isinstance(raw, hiredis.PushNotification)]
+        if raws:
+            self.received += len(raws)
+            self.owed_since = now
+        return raws
+
+    def hear(self) -> list[object]:
+        """Return what has arrived on a connection that is only subscribed, without blocking."""
+        return self._read_at_most(_MOST_MESSAGES)
+
+    def _read_at_most(self, enough: int) -> list[object]:
+        raws: list[object] = []
+        while len(raws) < enough:
+            data = self._read()
+            if not data or not self._parse(data, raws):
+                break
+            # A plain socket that returned less than requested is empty; a TLS socket may buffer
+            # data that poll does not see.
+            if len(data) < _READ_SIZE and not self._is_tls:
+                break
+        if len(raws) >= enough:
+            self.fail(_SURPLUS, blames_node=True)
+        return raws
+
+    def _read(self) -> bytes:
+        """Return the data in the socket; empty if there is none now, or ever again."""
+        try:
+            data = self._socket.recv(_READ_SIZE)
+        except _WOULD_BLOCK:
+            return b""
+        except OSError as error:
+            self.fail(str(error))
+            return b""
+        if not data:
+            self.fail("the server closed the connection")
+        return data
+
+    def _parse(self, data: bytes, raws: list[object]) -> bool:
+        """Append the replies that `data` completes; return whether all were valid."""
+        seen = self._tail + data
+        self._tail = seen[-_TAIL_SIZE:]
+        if _HUGE_HEADER(seen):
+            # The parser would allocate memory for all of them at once.
+            self.fail("no Redis reply: it announces too many parts", blames_node=True)
+            return False
+        count = len(raws)
+        try:
+            self._reader.feed(data)
+            # A loop in C: a round spends its time here.
+            raws += iter(self._reader.gets, _NOTHING)
+        except hiredis.ProtocolError as error:
+            self.fail(f"no Redis reply: {error}", blames_node=True)
+        self._unfinished = 0 if len(raws) > count else self._unfinished + len(data)
+        if self._unfinished > _LONGEST_REPLY:
+            self.fail("no Redis reply: it is too long", blames_node=True)
+        return not self.closed
+
+    def reload_scripts(self, number: int, now: float) -> None:
+        """Load the scripts again, after reply `number` reported that they are missing."""
+        if number >= self._reloaded:
+            self._reloaded = self.sent
+            self.send(_LOAD_SCRIPTS, len(ALL), now)
+
+    def disown(self) -> None:
+        """Close this process's copy of the descriptor; the connection stays open."""
+        self._socket.close()
+
+    def refuse_surplus(self) -> bool:
+        """Close the connection if more replies came than commands were sent; return whether.
+
+        It can't be known which of the replies belong to the commands.
+        """
+        if self.received <= self.sent:
+            return False
+        self.fail(_SURPLUS, blames_node=True)
+        return True
+
+    def fail(self, why: str, *, blames_node: bool = False) -> None:
+        """Mark the connection as broken; its channel then drops it."""
+        if not self.closed:
+            self.closed = why
+            self._on_end(why, blames_node=blames_node)
+
+    def disconnect(self) -> None:
+        """Close the connection. What was written before still reaches the server."""
+        if self.received < self.sent:
+            # A reply to a closed socket is answered with a reset, and a server that meets one as it
+            # writes the next reply throws away the commands that it has not read yet: releases.
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_WR)
+                _lingering.append((self._socket, self._connection))
+                close_lingering()
+                return
+        self._connection.disconnect()
+
+
+_lingering: deque[tuple[socket.socket, Connection]] = deque()
+"""Connections to close once their server has closed its end, having read everything."""
+
+
+def close_lingering() -> None:
+    """Close the lingering connections whose servers have read everything."""
+    for _ in range(len(_lingering)):
+        # Single operations: several threads may be here.
+        try:
+            ended, connection = _lingering.popleft()
+        except IndexError:
+            return
+        if len(_lingering) < _MOST_LINGERING and not _has_ended(ended):
+            _lingering.append((ended, connection))
+        else:
+            connection.disconnect()
+
+
+def disown_lingering() -> None:
+    """In a child: close this process's copies of the lingering connections of the parent."""
+    while _lingering:
+        _lingering.popleft()[0].close()
+
+
+def _has_ended(ended: socket.socket) -> bool:
+    try:
+        return ended.recv(_READ_SIZE) == b""
+    except _WOULD_BLOCK:
+        return False
+    except OSError:
+        return True

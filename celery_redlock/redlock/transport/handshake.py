@@ -1,0 +1,122 @@
+"""Handshake on a new connection: load the scripts, check the identity of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, cast
+
+from celery_redlock.redlock.clock import Clock
+from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.redlock.protocol.scripts import ALL, Argument
+
+from .connection import ErrorReply, NodeConnection, pack
+from .poller import new_poller
+
+_SLOTS = 16384
+_IDENTITY = {"role", "run_id", "uptime_in_seconds"}
+"""Fields that INFO must have."""
+
+
+class Server(NamedTuple):
+    """Identity of the server at the end of a connection.
+
+    Attributes:
+        run_id: Run id, which changes with each start.
+        uptime: Seconds since its start, as INFO has it.
+        answered_at: Time after its reply, seconds on the clock.
+    """
+
+    run_id: str
+    uptime: str
+    answered_at: float
+
+
+class Handshake:
+    """Handshake on each new connection to one node.
+
+    Args:
+        name: The node's name.
+        clock: Time.
+        timeout: Longest wait for an answer, seconds.
+    """
+
+    def __init__(self, name: str, clock: Clock, timeout: float) -> None:
+        self._name = name
+        self._clock = clock
+        self._timeout = timeout
+
+    def identify(self, connection: NodeConnection) -> Server:
+        """Load the scripts; return the identity of the server.
+
+        Raises:
+            ConfigurationError: The server is not an independent master.
+            ConnectionError: The server did not answer, or answered with an error.
+        """
+        # In one write, since a busy interpreter may delay each further step.
+        questions = [("INFO", "server"), ("INFO", "replication")]
+        server, replication, *_ = self._ask(connection, [*questions, *(one.loading for one in ALL)])
+        # After the reply, which may have been delayed: its uptime is older than that.
+        answered_at = self._clock.now()
+        info = dict(_info(server)) | dict(_info(replication))
+        if lacking := _IDENTITY - info.keys():
+            raise ConnectionError(f"its INFO lacks {' and '.join(sorted(lacking))}")
+        if info["role"] != "master":
+            raise ConfigurationError(
+                f"node {self._name} is a {info['role'][:20]}: a lock granted by a replica is lost "
+                "in a failover; name independent masters only"
+            )
+        # Valkey 9.1 calls it server_mode.
+        if "cluster" in (info.get("redis_mode"), info.get("server_mode")):
+            self._check_cluster(connection)
+        return Server(info["run_id"], info["uptime_in_seconds"], answered_at)
+
+    def _ask(
+        self, connection: NodeConnection, commands: Sequence[tuple[Argument, ...]]
+    ) -> list[object]:
+        """Return the server's replies to `commands`.
+
+        Raises:
+            ConnectionError: A reply is an error, or did not come in time.
+        """
+        now = self._clock.now()
+        deadline = now + self._timeout
+        connection.send(b"".join(map(pack, commands)), len(commands), now)
+        raws: list[object] = []
+        poller = new_poller()
+        while len(raws) < len(commands) and not connection.closed:
+            poller.register(connection.fd, writing=connection.is_blocked)
+            if now >= deadline or not poller.wait(deadline - now):
+                raise ConnectionError(f"Timeout: it did not answer within {self._timeout:g} s")
+            if connection.is_blocked:
+                connection.flush()
+            now = self._clock.now()
+            raws += connection.receive(now)
+        connection.refuse_surplus()
+        if connection.closed:
+            raise ConnectionError(connection.closed)
+        for raw in raws:
+            if isinstance(raw, ErrorReply):
+                raise ConnectionError(str(raw))
+        return raws
+
+    def _check_cluster(self, connection: NodeConnection) -> None:
+        [myself] = self._ask(connection, [("CLUSTER", "MYID")])
+        [slots] = self._ask(connection, [("CLUSTER", "SLOTS")])
+        mine = sum(
+            last - first + 1
+            for first, last, (_host, _port, node_id, *_), *_ in cast(Any, slots)
+            if node_id == myself
+        )
+        if mine < _SLOTS:
+            raise ConfigurationError(
+                f"node {self._name} is in cluster mode and serves {mine} of {_SLOTS} slots: it "
+                "would refuse the other keys; name independent masters outside a cluster"
+            )
+
+
+def _info(raw: object) -> Iterator[tuple[str, str]]:
+    text = raw.decode() if isinstance(raw, bytes) else str(raw)
+    for line in text.splitlines():
+        name, colon, value = line.partition(":")
+        if colon:
+            yield name, value

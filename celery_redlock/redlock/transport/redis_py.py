@@ -1,0 +1,90 @@
+"""Connecting to a server through redis-py. The only import of redis-py.
+
+redis-py makes the connection (URL, TLS, ACL, unix sockets) and is then out of the way: the channel
+writes to the socket and reads replies through hiredis, so that one poll covers every node.
+"""
+
+from __future__ import annotations
+
+# Connecting imports it. A child that is forked during that import by another thread would wait for
+# that thread, which it does not have, at each connection.
+import encodings.idna  # noqa: F401
+from collections.abc import Callable
+from inspect import signature
+from typing import Any
+
+from redis.backoff import NoBackoff
+from redis.connection import AbstractConnection, Connection, parse_url
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.redlock.validation import check_seconds
+
+SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
+ERRORS = (RedisError, OSError, ValueError, TypeError)
+"""Errors that connecting may raise."""
+
+
+class Connector:
+    """Connections to one server, made by redis-py.
+
+    Args:
+        url: URL of the server.
+        name: Name of the node in errors.
+        timeout: Longest time for a connection attempt and for each step of it, seconds; options in
+            the URL take precedence.
+
+    Attributes:
+        timeout: Longest time for a step of the handshake, seconds.
+
+    Raises:
+        ConfigurationError: The URL is not valid.
+    """
+
+    def __init__(self, url: str, name: str, timeout: float) -> None:
+        self._connection_class, self._options = _connection_options(url, name)
+        self._options.setdefault("socket_timeout", timeout)
+        self._options.setdefault("socket_connect_timeout", timeout)
+        self.timeout: float = self._options["socket_timeout"] or timeout
+
+    def new_connection(self) -> AbstractConnection:
+        """Return a connection that is not connected yet."""
+        # A library's own retry could send a grant twice, which breaks the token.
+        return self._connection_class(**self._options, retry=Retry(NoBackoff(), 0))
+
+
+def _connection_options(
+    url: str, name: str
+) -> tuple[Callable[..., AbstractConnection], dict[str, Any]]:
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in SCHEMES:
+        raise ConfigurationError(
+            f"node {name}: the scheme {scheme if separator else ''!r} can't be used; "
+            f"write one of {', '.join(s + '://' for s in SCHEMES)}"
+        )
+    try:
+        options = dict(parse_url(scheme.replace("valkey", "redis") + separator + rest))
+    except ValueError as error:
+        # It names the option; what is below it shows its value.
+        raise ConfigurationError(f"node {name}: {error}") from None
+    options.setdefault("protocol", 2)
+    # Not to be introduced by name saves two round trips. redis-py 8 renamed the option.
+    if "driver_info" in signature(AbstractConnection.__init__).parameters:
+        options["driver_info"] = None
+    else:
+        options["lib_name"] = options["lib_version"] = None
+    # Options of redis-py's pool, which is not used here.
+    for unused in ("max_connections", "timeout", "retry_on_timeout", "decode_responses"):
+        options.pop(unused, None)
+    connection_class = options.pop("connection_class", Connection)
+    try:
+        for timeout in ("socket_timeout", "socket_connect_timeout"):
+            check_seconds(timeout, options.get(timeout, 1.0), above_zero=True)
+        connection_class(**options, retry=Retry(NoBackoff(), 0))
+    except Exception as error:
+        # Which one it raises depends on the option, and on redis-py's version.
+        raise ConfigurationError(
+            f"node {name}: an option of its URL can't be used: {error}"
+        ) from error
+    return connection_class, options

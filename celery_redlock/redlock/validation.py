@@ -1,0 +1,153 @@
+"""Checks of arguments, before anything is done with them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeGuard
+from urllib.parse import urlsplit
+
+from .errors import ConfigurationError
+
+SHORTEST_TTL_S = 0.01
+"""A lease must outlast the round that acquires it."""
+SHORTEST_S = 0.001
+"""Redis counts in milliseconds; less than one would be an expiry of none."""
+_LONGEST_S = 10 * 365 * 86_400.0
+"""Ten years. More is a mistaken unit, and far more overflows what Redis can count."""
+
+
+def check_seconds(
+    name: str, value: object, *, above_zero: bool = False, endless: bool = False
+) -> None:
+    """Raise an error unless `value` is seconds >= 0 (> 0 if `above_zero`; inf if `endless`).
+
+    Raises:
+        ConfigurationError: The message names the argument, its value and the range.
+    """
+    wanted = "a number of seconds > 0" if above_zero else "a number of seconds >= 0"
+    if not _is_number(value):
+        raise ConfigurationError(f"{name} must be {wanted}, got {value!r}")
+    is_out = not (0 <= value < math.inf or (endless and value == math.inf))
+    if is_out or (above_zero and value == 0):
+        raise ConfigurationError(f"{name} must be {wanted}, got {value!r}")
+
+
+def check_count(name: str, value: object) -> None:
+    """Raise an error unless `value` is a whole number >= 1.
+
+    Raises:
+        ConfigurationError: The message names the argument, its value and the range.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigurationError(f"{name} must be a whole number >= 1, got {value!r}")
+
+
+def seconds_given(
+    value: object, refuse: Callable[[str, str], NoReturn], least: float = SHORTEST_S
+) -> float:
+    """Return a number of seconds that a user has configured, checked.
+
+    Args:
+        value: The number.
+        refuse: Raises, given the problem and the remedy.
+        least: Smallest valid number, seconds; the largest is ten years.
+    """
+    if not _is_number(value):
+        remedy = "write it without quotes" if isinstance(value, str) else "give seconds"
+        refuse(f"is of type {type(value).__name__}, not a number", remedy)
+    # A comparison with NaN is never true.
+    if not least <= value <= _LONGEST_S:
+        limits = f"at least {least:g} and at most {_LONGEST_S:.0f} (ten years)"
+        refuse("is out of range", f"give seconds, {limits}")
+    return float(value)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    """Return whether a value is a number; True and False are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def lease_ttl_ms(key: str, ttl: float, max_ttl: float) -> int:
+    """Return the ttl of a lease in ms.
+
+    Args:
+        key: Key of the lock.
+        ttl: The ttl, seconds.
+        max_ttl: Longest valid ttl, seconds.
+
+    Raises:
+        ConfigurationError: `ttl` is not a number, too short, or longer than `max_ttl`.
+    """
+    check_seconds("ttl", ttl, above_zero=True)
+    if not SHORTEST_TTL_S <= ttl <= max_ttl:
+        raise ConfigurationError(
+            f"cannot lock {key!r} with ttl={ttl!r} s: it must be {SHORTEST_TTL_S} to max_ttl="
+            f"{max_ttl!r} s; choose another, or set max_ttl for all users of these nodes"
+        )
+    return round(ttl * 1000)
+
+
+def check_key(key: object) -> None:
+    """Raise an error unless `key` is a valid key of a lock.
+
+    Raises:
+        ConfigurationError: `key` is not a string, is empty, or can't be encoded as UTF-8.
+    """
+    if not isinstance(key, str):
+        raise ConfigurationError(f"key must be a string, got {type(key).__name__}")
+    if not key:
+        raise ConfigurationError("key must not be empty; give one such as 'invoice:42'")
+    try:
+        key.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(f"key {key!r} can't be encoded as UTF-8") from error
+
+
+def check_nodes(nodes: object) -> list[str]:
+    """Return the nodes' URLs.
+
+    Raises:
+        ConfigurationError: Not a list of strings, an even number of them, or a duplicate.
+    """
+    if not isinstance(nodes, Sequence) or isinstance(nodes, str | bytes):
+        raise ConfigurationError(f"nodes must be a list of URLs, got {type(nodes).__name__}")
+    if not all(isinstance(url, str) for url in nodes):
+        raise ConfigurationError("each of nodes must be a URL such as redis://host:6379")
+    if len(nodes) % 2 == 0:
+        raise ConfigurationError(
+            f"the number of nodes must be odd (1, 3, 5 …), got {len(nodes)}; an even number "
+            "tolerates no more failures than one node less"
+        )
+    for url in nodes:
+        address = address_of(url)
+        if list(nodes).count(url) > 1:
+            raise ConfigurationError(
+                f"node {address} is named twice: it would vote twice; name each once"
+            )
+    return list(nodes)
+
+
+def address_of(url: str) -> str:
+    """Return the address in a node's URL, without its password: the node's name in all logs.
+
+    Raises:
+        ConfigurationError: The URL can't be parsed. It is not shown: it may hold a password.
+    """
+    try:
+        parts = urlsplit(url)
+        is_password_given = "password=" in parts.query
+        after = parts.path + parts.fragment + ("" if is_password_given else parts.query)
+        # An @ behind the host comes from a password with a / ? or # in it.
+        if "@" not in after and parts.scheme != "unix":
+            return f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
+        if "@" not in after and parts.path.startswith("/"):
+            return f"unix:{parts.path}"
+    except ValueError:
+        # Not passed on: what the parser takes for a bad port may be a password.
+        pass
+    raise ConfigurationError(
+        "a node's URL can't be read (it may hold a password, so it is not shown): write "
+        "redis://user:password@host:6379/0 or unix://user:password@/path, with / ? # @ : in a "
+        "password as %2F %3F %23 %40 %3A"
+    )

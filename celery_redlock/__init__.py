@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from .signals import lock_conflict as lock_conflict
     from .signals import lock_lost as lock_lost
     from .signals import lock_released as lock_released
+    from .signals import lock_unavailable as lock_unavailable
+    from .signals import lock_wait_began as lock_wait_began
+    from .signals import lock_wait_ended as lock_wait_ended
+    from .signals import node_down as node_down
+    from .signals import node_up as node_up
+    from .signals import nodes_checked as nodes_checked
+    from .signals import quorum_degraded as quorum_degraded
+    from .signals import tick_processed as tick_processed
     from .task import SingletonTask as SingletonTask
     from .task import current_lease as current_lease
     from .task import singleton_task as singleton_task
@@ -37,11 +45,19 @@ _ROOMS = {
     "lock_conflict": "signals",
     "lock_lost": "signals",
     "lock_released": "signals",
+    "lock_unavailable": "signals",
+    "lock_wait_began": "signals",
+    "lock_wait_ended": "signals",
+    "node_down": "signals",
+    "node_up": "signals",
+    "nodes_checked": "signals",
+    "quorum_degraded": "signals",
+    "tick_processed": "signals",
     "SingletonTask": "task",
     "current_lease": "task",
     "singleton_task": "task",
 }
-__all__ = [*_ROOMS, "__version__"]  # noqa: PLE0604  # a list of strings all the same
+__all__ = [*_ROOMS, "__version__"]  # noqa: PLE0604  # still a list of strings
 
 
 if not TYPE_CHECKING:  # a type checker that sees it takes every name for one that is there

@@ -1,6 +1,6 @@
 """From a task and the arguments of one call to the name of its lock."""
 
-from celery_redlock.keys.rule import KeyRule, key_rule
+from celery_redlock.keys.rule import KeyRule, is_key_of, key_rule
 from celery_redlock.keys.signature import (
     TOKEN_PARAMETER,
     accepts_token,
@@ -16,5 +16,6 @@ __all__ = [
     "bind",
     "bindable_signature",
     "decorators_signature",
+    "is_key_of",
     "key_rule",
 ]

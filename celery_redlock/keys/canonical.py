@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from kombu.utils import json as kombu_json
 
 Plain: TypeAlias = "bool | int | float | str | list[Plain] | dict[str, Plain] | None"
-"""What JSON knows, in exact types."""
+"""Values of JSON, in exact types."""
 
 _DEEPEST = 200
 """Nesting that is refused. Python's own limit depends on how deep the caller is already, and a key
@@ -27,7 +28,7 @@ class Unencodable(Exception):
     """A value has no stable form.
 
     Attributes:
-        where: Its path in the arguments, such as `order['lines'][3]`.
+        where: Its path in the arguments, such as `order[…][3]`: a dict's keys are arguments, too.
         problem: What is wrong with it. It names a type, never a value.
     """
 
@@ -79,25 +80,29 @@ def plain(value: object, where: str, depth: int = 0) -> Plain:
 
 def pack(value: Plain) -> bytes:
     """Return bytes that no other plain value has: each piece is tagged and tells its own end."""
-    match value:
-        case None:
-            packed = b"n"
-        case bool():
-            packed = b"t" if value else b"f"
-        case int():
-            # Hexadecimal, because Python limits the length of decimal conversions.
-            packed = b"i%b;" % format(value, "x").encode()
-        case float():
-            packed = b"d%b;" % repr(value).encode()
-        case str():
-            data = value.encode("utf-8", "surrogatepass")
-            packed = b"s%d:%b" % (len(data), data)
-        case list():
-            packed = b"l%d:%b" % (len(value), b"".join(map(pack, value)))
-        case _:
-            items = sorted(pack(key) + pack(item) for key, item in value.items())
-            packed = b"m%d:%b" % (len(items), b"".join(items))
-    return packed
+    return _PACKED[type(value)](value)
+
+
+def _packed_text(value: str) -> bytes:
+    data = value.encode("utf-8", "surrogatepass")
+    return b"s%d:%b" % (len(data), data)
+
+
+def _packed_mapping(value: dict[str, Plain]) -> bytes:
+    items = sorted([pack(key) + pack(item) for key, item in value.items()])
+    return b"m%d:%b" % (len(items), b"".join(items))
+
+
+_PACKED: dict[type, Callable[[Any], bytes]] = {
+    type(None): lambda _: b"n",
+    bool: lambda value: b"t" if value else b"f",
+    # Hexadecimal, because Python limits the length of decimal conversions.
+    int: lambda value: b"i%b;" % format(value, "x").encode(),
+    float: lambda value: b"d%b;" % repr(value).encode(),
+    str: _packed_text,
+    list: lambda value: b"l%d:%b" % (len(value), b"".join(map(pack, value))),
+    dict: _packed_mapping,
+}
 
 
 def digest(value: Plain) -> str:
@@ -114,12 +119,17 @@ def as_received(value: object, where: str) -> object:
     Raises:
         Unencodable: A container with something in it that has no stable form.
     """
-    if not isinstance(value, _PLAIN_TYPES):
+    if not is_plain(value):
         try:
             value = kombu_json.loads(kombu_json.dumps(value))
         except Exception:  # noqa: BLE001 - the user's own encoder may raise anything
             return value
-    return plain(value, where) if isinstance(value, _PLAIN_TYPES) else value
+    return plain(value, where) if is_plain(value) else value
+
+
+def is_plain(value: object) -> bool:
+    """Return whether `value` is of a type that JSON knows, so that its text is data alone."""
+    return isinstance(value, _PLAIN_TYPES)
 
 
 def _joined(value: str) -> str:
@@ -142,7 +152,7 @@ def _mapping(value: dict[object, object], where: str, depth: int) -> Plain:
             name = json.dumps(key)
         else:
             raise Unencodable(where, f"has a key of type {_type_name(key)}, which JSON can't write")
-        items[name] = plain(item, f"{where}[{name!r}]", depth + 1)
+        items[name] = plain(item, f"{where}[…]", depth + 1)
     return dict(sorted(items.items()))
 
 
@@ -162,8 +172,10 @@ def _unordered(value: set[object] | frozenset[object], where: str, depth: int) -
 def _as_sent(value: object, where: str, depth: int) -> Plain:
     try:
         sent = kombu_json.JSONEncoder().default(value)
-    except Exception as exc:
-        raise Unencodable(where, f"is of type {_type_name(value)}, which JSON can't write") from exc
+    except Exception:  # noqa: BLE001 - the user's own encoder may raise anything
+        # Not chained: what it says may hold the value.
+        problem = f"is of type {_type_name(value)}, which JSON can't write"
+        raise Unencodable(where, problem) from None
     return plain(sent, where, depth + 1)
 
 

@@ -1,12 +1,11 @@
-"""How the calls of one task are named.
+"""The rule that derives the lock key of a task's calls.
 
 A `KeyRule` is made once, when the task is defined, so that a wrong `lock_key` is an error there
-and not in the middle of the night. The prefix and the braces of a Redis hash tag come later.
+and not at the first call. The prefix and the braces of a Redis hash tag are added later.
 """
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -33,27 +32,28 @@ from celery_redlock.keys.template import (
     template,
 )
 from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.suggestion import closest
 
 _LONGEST = 200
-"""Characters of a readable key. What is longer is cut there and told apart by a digest."""
+"""Characters of a readable key. A longer key is cut there and gets a digest."""
 
 _UNSAFE = re.compile("[{}%\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""Braces would end the hash tag early, and control characters the line of a log. The percent sign
-itself is among them, so that no two texts are escaped alike."""
+"""Characters that are escaped. Braces would end the hash tag early, control characters a line of
+the log; with the percent sign escaped, no two texts are escaped alike."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRule:
-    """How calls of one task are named. Made by `key_rule`.
+    """Rule that derives the lock key of a task's calls. Made by `key_rule`.
 
     Attributes:
         task_name: The task's name.
-        signature: What callers may pass.
+        signature: The parameters that callers may pass.
         lock_key: None for all arguments; names of parameters; a format string taken apart; or the
             user's function.
         takes_token: Whether the body declares `fencing_token`.
         arguments_of: Binds a call; see `binder`.
-        decorators: What the body's outermost decorator takes, if it takes anything.
+        decorators: The parameters of the body's outermost decorator, if it has its own.
     """
 
     task_name: str
@@ -63,8 +63,8 @@ class KeyRule:
     arguments_of: Callable[..., dict[str, object]]
     decorators: Signature | None = None
 
-    def name_for(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-        """Return the lock's name for one call: the same for calls that bind alike.
+    def key_for(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+        """Return the lock key of one call, the same for calls that bind alike.
 
         `<task>:<digest>` for all or listed arguments, `<task>` for `lock_key=[]`, and
         `<task>:<text>` for a format string and for a function that returns str.
@@ -83,16 +83,16 @@ class KeyRule:
             return name if self.lock_key == () else f"{name}:{self._chosen(bound)}"
         except Unencodable as exc:
             raise self._error(
-                f"can't name its lock: {exc.where} {exc.problem}",
-                "choose what identifies a run with lock_key, e.g. by a list of parameter names, or "
-                "teach JSON the type with kombu.utils.json.register_type",
-            ) from exc
+                f"can't derive the lock key: {exc.where} {exc.problem}",
+                "choose the identifying arguments with lock_key, e.g. a list of parameter names, "
+                "or teach JSON the type with kombu.utils.json.register_type",
+            ) from None
         except FieldError as exc:
             raise self._error(
                 f"lock_key's field {{{exc.field}}} does not fit this call ({exc.problem})",
                 "name a part that is in every call; the worker sees what JSON leaves of an "
                 "argument, so that needs an index into lists and dicts",
-            ) from exc
+            ) from None
 
     def accepts(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Return whether the task can be called with these arguments."""
@@ -104,13 +104,13 @@ class KeyRule:
 
     def _bind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> BoundArguments:
         if self.takes_token and TOKEN_PARAMETER in kwargs:
-            # A body with **kwargs would swallow it, and then be given it twice.
+            # A body with **kwargs would accept it, and then get it twice.
             raise TypeError(f"got an unexpected keyword argument {TOKEN_PARAMETER!r}")
         try:
             return BoundArguments(self.signature, self.arguments_of(*args, **kwargs))
         except TypeError:
             pass
-        # This says why not, unless a decorator takes them.
+        # Raises with the reason, unless a decorator takes the arguments.
         bound = bind(self.signature, self.decorators, args, kwargs)
         bound.apply_defaults()
         return bound
@@ -134,8 +134,8 @@ class KeyRule:
     def _returned(self, value: object) -> str:
         if value is None:
             raise self._error(
-                "lock_key returned None, and all runs would share one lock",
-                "return what identifies a run, or use lock_key=[] if one lock is meant",
+                "lock_key returned None, so all runs would share one lock",
+                "return a value that identifies the run, or use lock_key=[] if one lock is meant",
             )
         if not isinstance(value, str):
             return digest(plain(value, "what lock_key returned"))
@@ -151,7 +151,7 @@ class KeyRule:
 
 
 def key_rule(task_name: str, run: Callable[..., object], lock_key: object) -> KeyRule:
-    """Return how calls of a task are named. All that can be checked without a call is checked.
+    """Return the key rule of a task, after every check that needs no call.
 
     Args:
         task_name: The task's name.
@@ -193,7 +193,7 @@ def _checked(
     if isinstance(lock_key, (list, tuple)):
         for name in lock_key:
             if not isinstance(name, str):
-                raise LockKeyError(f"lists {name!r}, which is no string", "list parameter names")
+                raise LockKeyError(f"lists {name!r}, which is not a string", "list parameter names")
             _check_name(name, signature)
         return tuple(dict.fromkeys(map(str, lock_key)))
     if callable(lock_key):
@@ -219,9 +219,9 @@ def _checked_template(text: str, signature: Signature) -> Template:
 
 def _check_name(name: str, signature: Signature) -> None:
     if name not in signature.parameters:
-        close = difflib.get_close_matches(name, signature.parameters, n=1)
-        remedy = f"did you mean {close[0]!r}?" if close else "name a parameter of the task"
-        raise LockKeyError(f"names {name!r}, which is no parameter", remedy)
+        close = closest(name, signature.parameters)
+        remedy = f"did you mean {close!r}?" if close else "name a parameter of the task"
+        raise LockKeyError(f"names the unknown parameter {name!r}", remedy)
 
 
 def _check_call(function: Callable[..., object], signature: Signature) -> None:
@@ -245,6 +245,12 @@ def _check_call(function: Callable[..., object], signature: Signature) -> None:
 def _error(task_name: str, problem: str, remedy: str, signature: Signature) -> ConfigurationError:
     names = ", ".join(signature.parameters) or "none"
     return ConfigurationError(f"task {task_name!r}: {problem}; {remedy} (parameters: {names})")
+
+
+def is_key_of(key: str, task_name: str) -> bool:
+    """Return whether `key` can be the key of a lock of this task."""
+    prefix = _prefix(task_name)
+    return key == prefix or key.startswith(f"{prefix}:")
 
 
 @functools.cache

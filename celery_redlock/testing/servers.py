@@ -1,4 +1,4 @@
-"""Embedded servers: each a real redis-server of its own, gone when this process is gone.
+"""Embedded servers: real redis-server processes that end with this process.
 
 ```python
 with start_servers(3) as servers:
@@ -78,7 +78,7 @@ def _spawner(_owner_pid: int) -> ThreadPoolExecutor:
 class Server:
     """One server on 127.0.0.1, empty, without persistence; started and stopped by `with`.
 
-    It does not outlive this process: on Linux not even if that is killed.
+    The server never outlives this process: on Linux not even if that is killed.
 
     Args:
         args: More command-line arguments, e.g. `"--appendonly", "yes"`; they win over the defaults.
@@ -124,7 +124,7 @@ class Server:
 
     @property
     def folder(self) -> Path:
-        """Where the server runs: its socket, log and persistent files.
+        """The server's working folder: socket, log and persistent files.
 
         Raises:
             RuntimeError: The server was not started or is stopped.
@@ -155,15 +155,16 @@ class Server:
 
     @property
     def is_running(self) -> bool:
-        """Whether its process lives, be it paused."""
+        """Whether the server's process lives, paused or not."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it, and return when it answers; a running one is left alone.
+        """Start the server and wait until it answers; a running server is left alone.
 
         Raises:
-            FileNotFoundError: There is no server to start.
-            RuntimeError: It exited, did not answer, or its port is taken; with the end of its log.
+            FileNotFoundError: No server binary found.
+            RuntimeError: The server exited, did not answer, or its port is taken; with the end of
+                its log.
         """
         if self.is_running:
             return
@@ -174,7 +175,7 @@ class Server:
         deadline = time.monotonic() + _START_SECONDS
         try:
             while not self._start_once(binary, deadline):
-                # Somebody took the port. Only one that never answered may still be changed.
+                # The port is taken. It may change only before the server has answered once.
                 if not self._has_started:
                     self.port = free_port()
                 time.sleep(_POLL_SECONDS)
@@ -197,22 +198,22 @@ class Server:
         self._end(signal.SIGKILL)
 
     def restart(self) -> None:
-        """Stop and start it on the same port; its memory is empty then, unless it persists."""
+        """Stop and start the server on the same port; without persistence its memory is empty."""
         self._end(signal.SIGTERM)
         self.start()
 
     def pause(self) -> None:
-        """Stop its process from running (SIGSTOP): connections stay open, nothing is answered."""
+        """Pause the process (SIGSTOP): connections stay open, nothing is answered."""
         os.kill(self.pid, signal.SIGSTOP)
         if sys.platform == "linux":
             os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
-        """Let a paused process go on (SIGCONT)."""
+        """Resume a paused process (SIGCONT)."""
         os.kill(self.pid, signal.SIGCONT)
 
     def reset(self) -> None:
-        """Bring it back to running and empty, whatever was done to it.
+        """Return the server to running and empty, whatever was done to it.
 
         Settings changed at run time may stay.
         """
@@ -271,7 +272,7 @@ class Server:
             )
 
     def _answers(self) -> bool:
-        """Return whether this very server answers: its socket is in a folder that only it knows."""
+        """Return whether this server answers, on the socket in its own folder."""
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(1.0)
             try:
@@ -316,16 +317,16 @@ class Servers(tuple[Server, ...]):
 
     @property
     def urls(self) -> list[str]:
-        """The address of each, in order."""
+        """The address of each server, in order."""
         return [server.url for server in self]
 
     def reset(self) -> None:
-        """Bring each back to running and empty, whatever was done to it."""
+        """Return each server to running and empty, whatever was done to it."""
         for server in self:
             server.reset()
 
     def stop(self) -> None:
-        """End all of them, at the same time, and remove their folders."""
+        """End all servers at the same time, and remove their folders."""
         for server in self:
             if server.is_running:
                 server.process.terminate()
@@ -338,13 +339,13 @@ def start_servers(count: int, *args: str, binary: Path | None = None) -> Iterato
     """Start independent servers, and stop them in the end.
 
     Args:
-        count: How many, >= 1.
+        count: Number of servers, >= 1.
         args: More command-line arguments for each.
         binary: The server to start. None: `find_server_binary()`.
 
     Raises:
-        FileNotFoundError: There is no server to start.
-        RuntimeError: One did not start.
+        FileNotFoundError: No server binary found.
+        RuntimeError: A server did not start.
     """
     with Servers(Server(*args, binary=binary) for _ in range(count)) as servers:
         yield servers

@@ -1,0 +1,103 @@
+"""The liveness file: written by each tick; its age tells whether beat is alive."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from celery import Celery
+
+from celery_redlock.config.identity import identity_of
+from celery_redlock.redlock.clock import SystemClock
+
+logger = logging.getLogger(__name__)
+_now = SystemClock().now
+_EVERY_S = 1.0
+
+
+def path_of(app: Celery) -> Path:
+    """Return the path of the liveness file of the app's beat, on this host and for this user.
+
+    Apps of one name with different brokers have different files.
+    """
+    folder = Path(tempfile.gettempdir()) / f"celery-redlock-{_user()}"
+    return folder / f"beat-{identity_of(app)}"
+
+
+class LivenessFile:
+    """The liveness file, as beat writes it.
+
+    Args:
+        app: The app whose beat it is.
+    """
+
+    def __init__(self, app: Celery) -> None:
+        self._path = path_of(app)
+        self._written_at = float("-inf")
+        self._is_told = False
+
+    def touch(self) -> None:
+        """Record a tick now, unless one was recorded within the last second."""
+        now = _now()
+        if now - self._written_at < _EVERY_S:
+            return
+        self._written_at = now
+        try:
+            _make_private(self._path.parent)
+            self._write(f"{now:.3f}\n")
+        except OSError as error:
+            if not self._is_told:
+                self._is_told = True
+                logger.warning("liveness file not written, beat-alive will fail error=%s", error)
+
+    def _write(self, line: str) -> None:
+        # Replaced as a whole: a reader never sees half of it.
+        file, fresh = tempfile.mkstemp(prefix=f"{self._path.name}.", dir=self._path.parent)
+        try:
+            os.write(file, line.encode())
+            Path(fresh).replace(self._path)
+        except OSError:
+            Path(fresh).unlink()
+            raise
+        finally:
+            os.close(file)
+
+
+def age(app: Celery) -> float | None:
+    """Return the seconds since beat's last tick here, or None without one since the boot."""
+    path = path_of(app)
+    try:
+        if not _is_private(path.parent):
+            return None
+        ago = _now() - float(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return ago if ago >= 0 else None
+
+
+def _make_private(folder: Path) -> None:
+    """Create the folder, for this user only.
+
+    Raises:
+        OSError: The folder can't be created, or exists and other users may enter it.
+    """
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    if not _is_private(folder):
+        raise PermissionError(f"{folder} is not private to this user")
+
+
+def _is_private(folder: Path) -> bool:
+    found = folder.lstat()
+    others = stat.S_IRWXG | stat.S_IRWXO
+    # Windows has no such bits; its folders for temporary files belong to one user each.
+    is_open = os.name == "posix" and bool(found.st_mode & others)
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == _user() and not is_open
+
+
+def _user() -> int:
+    return os.getuid() if hasattr(os, "getuid") else 0

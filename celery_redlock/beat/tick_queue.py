@@ -1,0 +1,271 @@
+"""The queue of ticks that one replica still has to process, in the order of their slots."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+
+from kombu.exceptions import OperationalError
+
+from celery_redlock.config.settings import BeatSettings
+from celery_redlock.redlock import Lease
+from celery_redlock.redlock.errors import LockHeld, RedlockError
+from celery_redlock.signals import tick_processed
+from celery_redlock.throttled_log import ThrottledLog
+
+from .ticks import CLAIM_S, Claims, Tick
+
+logger = logging.getLogger(__name__)
+_AGAIN_S = 1.0
+_QUIET_S = 60.0
+_LONGEST_WORK_S = 5.0
+_TRIES_TO_MARK = 3
+_REPLICA = socket.gethostname()
+
+
+class Outcome(Enum):
+    """The outcome of processing a tick at this replica."""
+
+    DONE = "done"
+    LATER = "later"
+    BLOCKED = "blocked"
+
+
+class TickQueue:
+    """Queue of ticks: claim, publish and mark each, or leave it to another replica.
+
+    Args:
+        claims: The claims of this replica.
+        publish: Publishes a tick's message.
+        is_clock_right: Returns whether the wall clock can be trusted.
+        settings: Beat's settings.
+    """
+
+    def __init__(
+        self,
+        claims: Claims,
+        publish: Callable[[Tick], object],
+        is_clock_right: Callable[[], bool],
+        settings: BeatSettings,
+    ) -> None:
+        self._claims = claims
+        self._clock = claims.redlock.clock
+        self._publish_message = publish
+        self._is_clock_right = is_clock_right
+        self._settings = settings
+        self._ticks: list[Tick] = []
+        self._blocked_by: str | None = None
+        self._blocked_until = float("-inf")
+        self._throttles: dict[tuple[str, str], ThrottledLog] = {}
+
+    def __len__(self) -> int:
+        return len(self._ticks)
+
+    def add(self, ticks: Iterable[Tick]) -> None:
+        """Queue `ticks` for the next `process_ready`."""
+        self._ticks += ticks
+
+    def is_waiting_for(self, entry: str) -> bool:
+        """Return whether a tick of the entry named `entry` is queued."""
+        return any(tick.entry.name == entry for tick in self._ticks)
+
+    def until_next(self) -> float:
+        """Return the seconds until a tick is ready; infinity when the queue is empty."""
+        at = min((tick.at for tick in self._ticks), default=float("inf"))
+        return max(at, self._blocked_until) - self._clock.now()
+
+    def process_ready(self) -> None:
+        """Process every ready tick; a tick that fails raises nothing and is tried again.
+
+        After a few seconds the rest is left to the next call.
+        """
+        now = self._clock.now()
+        if now < self._blocked_until:
+            return
+        self._ticks.sort(key=lambda tick: tick.slot)
+        for tick in [tick for tick in self._ticks if tick.at <= now]:
+            with signals_deferred():
+                outcome = self._process(tick)
+            if outcome is Outcome.BLOCKED:
+                # The other ticks would fail alike, or be published out of order.
+                self._blocked_until = self._clock.now() + _AGAIN_S
+                return
+            if outcome is Outcome.DONE:
+                self._ticks.remove(tick)
+            if self._clock.now() - now > _LONGEST_WORK_S:
+                return
+
+    # ---- one tick
+
+    def _process(self, tick: Tick) -> Outcome:
+        if not self._is_clock_right():
+            return Outcome.BLOCKED
+        if self._is_too_late(tick):
+            return Outcome.DONE
+        claim = None
+        try:
+            claim = self._claims.acquire(tick)
+        except LockHeld as held:
+            if self._blocked_by == "no quorum":
+                # An answer from the quorum; the broker may still be unreachable.
+                self._resume()
+            if held.remaining > CLAIM_S:
+                # Marked published.
+                _announce(tick, "elsewhere")
+                return Outcome.DONE
+            # The claimant may have died before publishing.
+            return self._postpone(tick, max(0.1, held.remaining) + random.uniform(0.0, 0.2))
+        except RedlockError as error:
+            if not self._settings.publishes_without_quorum:
+                return self._pause("no quorum", tick, error)
+            logger.log(
+                self._level("unclaimed", tick),
+                "tick published unclaimed entry=%s slot=%s error=%s",
+                tick.entry.name, tick.time, error,
+            )  # fmt: skip
+        return self._publish(tick, claim)
+
+    def _publish(self, tick: Tick, claim: Lease | None) -> Outcome:
+        # This process may have been paused since, and another replica may hold the claim by now.
+        if claim and claim.remaining() <= 0:
+            return self._postpone(tick, 0.0)
+        if self._is_too_late(tick):
+            self._release(tick, claim)
+            return Outcome.DONE
+        try:
+            self._publish_message(tick)
+        except Exception as error:  # noqa: BLE001  # whatever the error, the tick is tried again
+            self._release(tick, claim)
+            if _is_brokers(error):
+                return self._pause("no broker", tick, error)
+            logger.log(
+                self._level("not published", tick),
+                "tick not published entry=%s slot=%s error=%s", tick.entry.name, tick.time, error,
+            )  # fmt: skip
+            return self._postpone(tick, _AGAIN_S)
+        self._mark_published(tick, claim)
+        logger.info(
+            "tick published entry=%s slot=%s task_id=%s replica=%s pid=%d",
+            tick.entry.name, tick.time, tick.task_id, _REPLICA, os.getpid(),
+        )  # fmt: skip
+        _announce(tick, "published")
+        self._resume()
+        return Outcome.DONE
+
+    def _mark_published(self, tick: Tick, claim: Lease | None) -> None:
+        """Mark the claim published, so that no other replica publishes the tick again."""
+        if claim is None:
+            return
+        problem: object = "it had expired"
+        for _ in range(_TRIES_TO_MARK):
+            if claim.deadline <= self._clock.now():
+                break
+            try:
+                self._claims.mark_published(claim)
+            except RedlockError as error:
+                problem = error
+            else:
+                return
+        logger.warning(
+            "claim not marked published, tick may be published again entry=%s slot=%s error=%s",
+            tick.entry.name,
+            tick.time,
+            problem,
+        )
+
+    def _release(self, tick: Tick, claim: Lease | None) -> None:
+        if claim is None:
+            return
+        try:
+            self._claims.release(claim)
+        except RedlockError as error:
+            logger.warning(
+                "claim not released, tick delayed entry=%s slot=%s error=%s",
+                tick.entry.name,
+                tick.time,
+                error,
+            )
+
+    def _is_too_late(self, tick: Tick) -> bool:
+        late = self._clock.wall_us() / 1e6 - tick.slot.timestamp()
+        longest = self._settings.misfire_grace_time
+        if tick.at:  # queued in time
+            longest += CLAIM_S + _AGAIN_S
+        if late <= longest:
+            return False
+        logger.log(
+            self._level("missed", tick),
+            "tick missed entry=%s slot=%s late_s=%.1f", tick.entry.name, tick.time, late,
+        )  # fmt: skip
+        _announce(tick, "missed")
+        return True
+
+    def _postpone(self, tick: Tick, seconds: float) -> Outcome:
+        tick.at = self._clock.now() + seconds
+        return Outcome.LATER
+
+    # ---- what pauses all ticks
+
+    def _pause(self, why: str, tick: Tick, error: Exception) -> Outcome:
+        if self._blocked_by != why:
+            self._blocked_by = why
+            logger.error(
+                "tick publishing paused reason=%s entry=%s slot=%s error=%s",
+                why, tick.entry.name, tick.time, error,
+            )  # fmt: skip
+        return Outcome.BLOCKED
+
+    def _resume(self) -> None:
+        if self._blocked_by:
+            logger.warning("tick publishing resumed after=%s count=%d", self._blocked_by, len(self))
+            self._blocked_by = None
+
+    def _level(self, event: str, tick: Tick) -> int:
+        """Return ERROR once a minute for each kind of event and entry, else DEBUG."""
+        kind = event, tick.entry.name
+        if kind not in self._throttles:
+            self._throttles[kind] = ThrottledLog(self._clock.now, _QUIET_S)
+        return self._throttles[kind].occurred(logging.ERROR)
+
+
+def _announce(tick: Tick, outcome: str) -> None:
+    """Send to signal receivers what became of a tick at this replica."""
+    # Without a sender: a sender must be hashable, and entries are not.
+    tick_processed.send(sender=None, entry=tick.entry, slot=tick.time, outcome=outcome)
+
+
+def _is_brokers(error: BaseException | None) -> bool:
+    """Return whether the connection to the broker failed."""
+    while error is not None and not isinstance(error, OperationalError):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+@contextmanager
+def signals_deferred() -> Iterator[None]:
+    """Defer SIGTERM and SIGINT until the end of the block.
+
+    A process that ended between claim and mark would leave a tick published late, or twice.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are handled in the main thread only
+        return
+    came: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+        for came_number in came:
+            signal.raise_signal(came_number)

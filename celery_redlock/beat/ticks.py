@@ -1,0 +1,106 @@
+"""Ticks: one entry at one slot, and the claim of one replica on it.
+
+A claim is a lock: acquired for a short time before the message is published, then held for a long
+time as the mark that it was. A replica that finds a short claim looks again when it has ended.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime as dt
+import uuid
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from celery_redlock.messages.headers import TICK_HEADER
+from celery_redlock.redlock import Lease, Redlock
+
+from .slots import Moment
+
+CLAIM_S = 10.0
+"""How long publishing may take before another replica claims the tick."""
+_MARK_MARGIN_S = 60.0
+_NAMESPACE = uuid.UUID("6f1c6f0e-4f0b-5d0e-9c39-2a2f3f7d7a11")
+
+
+@dataclass(slots=True, eq=False)
+class Tick:
+    """A tick: one entry at one slot.
+
+    Attributes:
+        entry: The entry, as it was when due.
+        slot: The due time, in UTC.
+        app: The identity of its app; see `identity_of`.
+        at: When a postponed tick is ready again, seconds on the boot-time clock; 0: not
+            postponed.
+    """
+
+    entry: Any
+    slot: Moment
+    app: str
+    at: float = 0.0
+
+    @property
+    def key(self) -> str:
+        """The key of its claim. No task's key has a % that is not an escape."""
+        # With the app: celery.backend_cleanup is an entry of every app's.
+        return f"%beat:{self.app}:{quote(self.entry.name, safe='')}:{self.time}"
+
+    @property
+    def time(self) -> str:
+        """The slot in ISO 8601."""
+        return self.slot.astimezone(dt.timezone.utc).isoformat().replace("+00:00", "Z")
+
+    @property
+    def task_id(self) -> str:
+        """The message's id, the same at every replica."""
+        return str(uuid.uuid5(_NAMESPACE, self.key))
+
+    def entry_to_publish(self) -> Any:
+        """Return a copy of the entry with the options of this tick."""
+        # Not by copy(): it calls the constructor, which some entry classes don't survive.
+        entry = object.__new__(type(self.entry))
+        vars(entry).update(vars(self.entry))
+        headers = copy.copy(self.entry.options.get("headers") or {})
+        headers |= {TICK_HEADER: self.time, "celery_beat_task": True}
+        entry.options = {**self.entry.options, "task_id": self.task_id, "headers": headers}
+        return entry
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """The claims of one replica.
+
+    Attributes:
+        redlock: The lock that holds them.
+        look_back: The age up to which any replica may still claim a tick, seconds.
+    """
+
+    redlock: Redlock
+    look_back: float
+
+    def acquire(self, tick: Tick) -> Lease:
+        """Claim `tick` for a short time and return the claim.
+
+        Raises:
+            LockHeld: Another replica has the claim; held for longer than `CLAIM_S`: published.
+            QuorumUnavailable: Fewer nodes than a quorum could answer.
+        """
+        return self.redlock.reserve(tick.key, CLAIM_S, label=tick.task_id)
+
+    def mark_published(self, claim: Lease) -> None:
+        """Hold the claim of a published tick for longer than any replica looks back.
+
+        Raises:
+            QuorumUnavailable: Less than a majority confirmed.
+        """
+        self.redlock.release(claim, keep=self.look_back + CLAIM_S + _MARK_MARGIN_S)
+
+    def release(self, claim: Lease) -> None:
+        """Release the claim: any replica may claim the tick.
+
+        Raises:
+            QuorumUnavailable: Less than a majority confirmed.
+        """
+        self.redlock.release(claim)

@@ -1,0 +1,1 @@
+"""Settings and task options, validated."""

@@ -1,0 +1,321 @@
+"""The `redlock_*` settings of a Celery app, read and validated when needed.
+
+Nothing is ever written to `app.conf`: `add_defaults` and `setdefault` would shadow later settings
+of the user.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, partial
+from types import MappingProxyType
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from celery_redlock.redlock.defaults import (
+    IDLE_TIMEOUT_S,
+    KEY_PREFIX,
+    MAX_CLOCK_SKEW_S,
+    MAX_CONNECTIONS,
+    MAX_TTL_S,
+    NODE_TIMEOUT_S,
+)
+from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.redlock.validation import SHORTEST_S, SHORTEST_TTL_S, address_of, seconds_given
+from celery_redlock.suggestion import closest
+
+from .options import KNOWN_OPTIONS, setting_of
+from .redaction import hide_nodes
+
+logger = logging.getLogger(__name__)
+hide_nodes()
+
+PREFIX = "redlock_"
+
+OPTION_SETTINGS = frozenset(map(setting_of, KNOWN_OPTIONS))
+"""Defaults of task options. Their values are validated with the tasks, not here."""
+
+KNOWN_SETTINGS = OPTION_SETTINGS | {
+    "redlock_nodes",
+    "redlock_node_timeout",
+    "redlock_max_ttl",
+    "redlock_max_clock_skew",
+    "redlock_restart_guard",
+    "redlock_key_prefix",
+    "redlock_idle_timeout",
+    "redlock_max_connections",
+    "redlock_max_deliveries",
+    "redlock_enabled",
+    # Read by the beat scheduler.
+    "redlock_beat_scheduler",
+    "redlock_beat_on_unavailable",
+    "redlock_beat_misfire_grace_time",
+}
+
+_BETWEEN_URLS = re.compile(r"[,\s]+(?=[A-Za-z][A-Za-z0-9+.-]*://)")
+"""Separator of URLs. A scheme must follow, since a password may hold a comma."""
+
+_UNSAFE_PREFIX = re.compile(r"[{}\s\x00-\x1f\x7f]")
+_Default = TypeVar("_Default", bool, None)
+
+_NODE_SCHEMES = frozenset({"redis", "rediss", "valkey", "valkeys", "unix"})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Lock settings of an app. Times are in seconds.
+
+    Attributes:
+        nodes: URLs of independent masters. Empty only if locking is disabled, or if none are named
+            and none are needed.
+        node_timeout: Longest time that one node may take in one round.
+        max_ttl: Upper bound of any lease's ttl.
+        max_clock_skew: Largest offset or step of a wall clock under which tokens keep their order.
+        restart_guard: Whether a restarted node sits out `max_ttl`. None: with 3 nodes and more.
+        key_prefix: Start of every key on the nodes.
+        idle_timeout: Time after which a process closes connections that it does not use.
+        max_connections: Most connections of a process to each node, for all its threads.
+        max_deliveries: Largest number of redeliveries of a message; 0: unlimited.
+        enabled: Whether tasks are locked at all.
+        option_defaults: Defaults of task options that the user set, by the option's name.
+    """
+
+    nodes: tuple[str, ...] = field(repr=False)
+    node_timeout: float
+    max_ttl: float
+    max_clock_skew: float
+    restart_guard: bool | None
+    key_prefix: str
+    idle_timeout: float
+    max_connections: int
+    max_deliveries: int
+    enabled: bool
+    option_defaults: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class BeatSettings:
+    """Beat settings of an app.
+
+    Attributes:
+        scheduler: The scheduler to build on: a class or its path. None: Celery's own.
+        misfire_grace_time: Largest delay with which a tick is still published, in seconds.
+        publishes_without_quorum: Whether ticks are published unclaimed while there is no quorum.
+    """
+
+    scheduler: object
+    misfire_grace_time: float
+    publishes_without_quorum: bool
+
+
+def beat_settings_from(conf: Mapping[str, Any]) -> BeatSettings:
+    """Return the settings of an app's beat.
+
+    Raises:
+        ConfigurationError: Unknown setting, or wrong type or range.
+    """
+    given = _given(conf)
+    choice = given.get("redlock_beat_on_unavailable", "wait")
+    if choice not in ("wait", "publish"):
+        remedy = 'write "wait", or "publish" to publish ticks on every host meanwhile'
+        _refuse("redlock_beat_on_unavailable", choice, "is unknown", remedy)
+    scheduler = given.get("redlock_beat_scheduler")
+    if scheduler is not None and not isinstance(scheduler, (str, type)):
+        _refuse("redlock_beat_scheduler", scheduler, "is not a class", "give a class or its path")
+    return BeatSettings(
+        scheduler=scheduler,
+        misfire_grace_time=_seconds(given, "redlock_beat_misfire_grace_time", 60.0, least=1.0),
+        publishes_without_quorum=choice == "publish",
+    )
+
+
+def settings_from(conf: Mapping[str, Any], *, needs_nodes: bool = True) -> Settings:
+    """Return the settings of an app.
+
+    Args:
+        conf: `app.conf`, in whichever way it was filled: by `update`, from an object, or with a
+            namespace. Reading it makes Celery load a configuration that is still pending.
+        needs_nodes: Whether to fall back on the result backend or broker when no node is named.
+            False: for apps that know the task and may never lock.
+
+    Raises:
+        ConfigurationError: Unknown setting, wrong type or range, or no node to lock on.
+    """
+    given = _given(conf)
+    enabled = _flag(given, "redlock_enabled", default=True)
+    return Settings(
+        nodes=_nodes(given, conf) if "redlock_nodes" in given or (enabled and needs_nodes) else (),
+        node_timeout=_seconds(given, "redlock_node_timeout", NODE_TIMEOUT_S),
+        max_ttl=_seconds(given, "redlock_max_ttl", MAX_TTL_S, least=SHORTEST_TTL_S),
+        max_clock_skew=_seconds(given, "redlock_max_clock_skew", MAX_CLOCK_SKEW_S, least=0.0),
+        restart_guard=_flag(given, "redlock_restart_guard", default=None),
+        key_prefix=_key_prefix(given),
+        idle_timeout=_seconds(given, "redlock_idle_timeout", IDLE_TIMEOUT_S, least=1.0),
+        max_connections=_count(
+            given, "redlock_max_connections", MAX_CONNECTIONS, 1, "give a whole number, at least 1"
+        ),
+        max_deliveries=_count(given, "redlock_max_deliveries", 20),
+        enabled=enabled,
+        option_defaults=MappingProxyType(
+            {
+                f"lock_{name.removeprefix(PREFIX)}": given[name]
+                for name in sorted(OPTION_SETTINGS & given.keys())
+            }
+        ),
+    )
+
+
+def _given(conf: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the user's settings by their lower-case names; None counts as not set."""
+    # A pending configuration lists its keys only after one of them was read.
+    conf.get("redlock_nodes")
+    namespace = getattr(conf, "prefix", None) or ""
+    given: dict[str, Any] = {}
+    for key in map(str, conf.keys()):
+        name = key.removeprefix(namespace).lower()
+        if not name.startswith(PREFIX):
+            continue
+        value = conf.get(name)
+        if value is None:
+            _refuse_upper_case(key, namespace)
+            continue
+        if name not in KNOWN_SETTINGS:
+            close = closest(name, KNOWN_SETTINGS)
+            hint = f"did you mean {close}?" if close else "remove or rename it."
+            known = ", ".join(sorted(KNOWN_SETTINGS))
+            # Without the value: one meant for redlock_nodes may hold a password.
+            raise ConfigurationError(f"{key} is an unknown setting; {hint} Known settings: {known}")
+        given[name] = value
+    return given
+
+
+def _refuse_upper_case(key: str, namespace: str) -> None:
+    # With a namespace the source is Django's settings, where other packages' names are, too.
+    if not namespace and key.isupper() and key.lower() in KNOWN_SETTINGS:
+        raise ConfigurationError(
+            f"{key} is never read: without a namespace Celery's settings are in lower case; "
+            f"write {key.lower()}"
+        )
+
+
+def _refuse(name: str, value: object, problem: str, remedy: str) -> NoReturn:
+    raise ConfigurationError(f"{name} = {value!r} {problem}; {remedy}")
+
+
+def _seconds(
+    given: Mapping[str, Any], name: str, default: float, least: float = SHORTEST_S
+) -> float:
+    value = given.get(name, default)
+    return seconds_given(value, partial(_refuse, name, value), least)
+
+
+def _count(
+    given: Mapping[str, Any],
+    name: str,
+    default: int,
+    least: int = 0,
+    remedy: str = "give a whole number; 0 for no bound",
+) -> int:
+    value = given.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        _refuse(name, value, "is not a count", remedy)
+    return value
+
+
+def _flag(given: Mapping[str, Any], name: str, *, default: _Default) -> bool | _Default:
+    if name not in given:
+        return default
+    value = given[name]
+    if not isinstance(value, bool):
+        _refuse(name, value, f"is of type {type(value).__name__}", "write True or False")
+    return value
+
+
+def _key_prefix(given: Mapping[str, Any]) -> str:
+    value = given.get("redlock_key_prefix", KEY_PREFIX)
+    if not isinstance(value, str) or not value or _UNSAFE_PREFIX.search(value):
+        _refuse(
+            "redlock_key_prefix",
+            value,
+            "can't start a key",
+            "give a string without braces (they mark the hash tag) and white space",
+        )
+    return value
+
+
+def _nodes(given: Mapping[str, Any], conf: Mapping[str, Any]) -> tuple[str, ...]:
+    if "redlock_nodes" not in given:
+        return (_fallback_node(conf),)
+    value = given["redlock_nodes"]
+    if isinstance(value, str):
+        value = _BETWEEN_URLS.split(value.strip(" \t\r\n,"))
+    if not isinstance(value, (list, tuple)):
+        kind = type(value).__name__
+        raise ConfigurationError(f"redlock_nodes is of type {kind}; give a list of URLs")
+    for index, url in enumerate(value):
+        # Not shown: the value may hold a password.
+        if not isinstance(url, str):
+            kind = type(url).__name__
+            raise ConfigurationError(f"redlock_nodes[{index}] is of type {kind}; give a URL")
+    nodes = tuple(url.strip() for url in value)
+    if not all(nodes) or not nodes:
+        raise ConfigurationError(
+            "redlock_nodes is empty, or one of its URLs is; give URLs, or remove the setting to "
+            "lock on the result backend or the broker"
+        )
+    return nodes
+
+
+def _fallback_node(conf: Mapping[str, Any]) -> str:
+    for source in ("result_backend", "broker_url"):
+        # Read as an attribute: Celery then heeds its environment variables, too.
+        url = _node_url(getattr(conf, source, None) or conf.get(source))
+        if url is not None:
+            _warn_quorum_of_one(source, address_of(url))
+            return url
+    raise ConfigurationError(
+        "redlock_nodes is not set, and neither the result backend nor the broker is a Redis server "
+        'to fall back on; set it to the URLs of 1, 3 or 5 independent servers, e.g. ["redis://a", '
+        '"redis://b", "redis://c"]'
+    )
+
+
+def _node_url(url: object) -> str | None:
+    """Return the first server of a broker or backend URL as a node's URL; None if not Redis.
+
+    Kombu's transport options are dropped; those of TLS stay.
+    """
+    first = url[0] if isinstance(url, (list, tuple)) and url else url
+    if not isinstance(first, str):
+        return None
+    try:
+        parts = urlsplit(first.split(";")[0].strip())
+    except ValueError:
+        return None
+    scheme = {"redis+socket": "unix"}.get(parts.scheme, parts.scheme)
+    if scheme not in _NODE_SCHEMES:
+        return None
+    query = dict(parse_qsl(parts.query))
+    kept = {name: value for name, value in query.items() if name.startswith("ssl_")}
+    if "ssl_cert_reqs" in kept:
+        # Celery accepts the constant's name, redis-py only the word.
+        kept["ssl_cert_reqs"] = kept["ssl_cert_reqs"].removeprefix("CERT_").lower()
+    database = query.get("db") or query.get("virtual_host", "").strip("/")
+    if database:
+        kept["db"] = database
+    # Not urlunsplit, which drops the slashes of unix:///path.
+    options = f"?{urlencode(kept)}" if kept else ""
+    return f"{scheme}://{parts.netloc}{parts.path}{options}"
+
+
+@cache
+def _warn_quorum_of_one(source: str, node: str) -> None:
+    logger.warning(
+        "quorum of one: redlock_nodes is not set, so the %s is the only node; while it is down no "
+        "task gets its lock node=%s",
+        source,
+        node,
+    )

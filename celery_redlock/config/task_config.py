@@ -1,0 +1,60 @@
+"""A task's lock configuration: everything about its locking that is known before a call."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any
+
+from celery import Celery
+
+from celery_redlock.keys import KeyRule, accepts_token, key_rule
+
+from .options import LockOptions, declared_options, lock_options
+from .settings import settings_from
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLockConfig:
+    """Lock configuration of one task.
+
+    Attributes:
+        options: The task's lock options.
+        rule: The rule that derives a call's lock key.
+        takes_token: Whether the body has a parameter for the fencing token.
+        max_deliveries: How often a message may be delivered again; 0: any number of times.
+    """
+
+    options: LockOptions
+    rule: KeyRule
+    takes_token: bool
+    max_deliveries: int
+
+
+def task_lock_config(task: Any, app: Celery) -> TaskLockConfig:
+    """Return the lock configuration of a task, or of a task class.
+
+    Raises:
+        ConfigurationError: The message names the task, the option or setting, and the remedy.
+    """
+    # A shared task is bound to every app in the process, Celery's own default one included.
+    settings = settings_from(app.conf, needs_nodes=False)
+    # Celery gives the name to the instance when the class has none; this is how it makes it.
+    cls: type[Any] = task if isinstance(task, type) else type(task)
+    name = task.name or app.gen_task_name(cls.__name__, cls.__module__)
+    options = lock_options(
+        name, declared_options(task), settings.option_defaults, max_ttl=settings.max_ttl
+    )
+    body = body_of(cls)
+    rule = key_rule(name, body, options.key)
+    return TaskLockConfig(options, rule, accepts_token(body), settings.max_deliveries)
+
+
+def body_of(task: type[Any]) -> Callable[..., Any]:
+    """Return a task class's body as a caller sees it: without `self`."""
+    if isinstance(inspect.getattr_static(task, "run"), staticmethod):
+        body: Callable[..., Any] = task.run
+        return body
+    return MethodType(task.run, task)

@@ -1,0 +1,1 @@
+"""Execution of one message, from its lock to its outcome."""

@@ -1,0 +1,160 @@
+"""Outcomes of an execution that does not run its body, shared by the policies.
+
+Each function that ends the execution raises an exception that Celery's tracer handles.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from celery import states
+from celery.exceptions import Ignore, Reject, Retry
+
+from celery_redlock.messages import requeue
+from celery_redlock.messages.headers import COPY_HEADER
+from celery_redlock.messages.reservation import Reservation, release_reservation
+from celery_redlock.redlock.errors import DuplicateTask, LockHeld
+from celery_redlock.redlock.lease import host_of, task_of
+from celery_redlock.signals import lock_conflict
+
+from .message import Message
+from .monitors import send_event
+
+if TYPE_CHECKING:
+    from celery import Task
+    from celery.app.task import Context
+
+logger = logging.getLogger(__name__)
+
+
+class Skipped(Ignore):
+    """Ending of an execution whose result is stored already, as `duplicate`."""
+
+    def __init__(self, duplicate: DuplicateTask) -> None:
+        super().__init__(str(duplicate))
+        self.duplicate = duplicate
+
+
+def announce(message: Message, held: LockHeld, becomes: str) -> None:
+    """Log a conflict, and send it to signal receivers and monitors."""
+    task, request, holder = message.task, message.request, task_of(held.owner)
+    logger.info(
+        "lock conflict key=%s task=%s task_id=%s holder_task_id=%s holder_host=%s remaining_s=%.3f "
+        "becomes=%s",
+        held.key, task.name, request.id, holder, host_of(held.owner), held.remaining, becomes,
+    )  # fmt: skip
+    lock_conflict.send(sender=task, task_id=request.id, error=held, becomes=becomes, at="execution")
+    send_event(task, request, "task-deduplicated", key=held.key, holder=holder, becomes=becomes)
+
+
+def store_skipped(message: Message, held: LockHeld) -> NoReturn:
+    """End the execution as REVOKED, with DuplicateTask as its result.
+
+    Ignore without a stored result would leave `get()`, chords and chains waiting for ever.
+    """
+    task, request = message.task, message.request
+    duplicate = DuplicateTask(held.key, task_of(held.owner), held.remaining)
+    if not request.is_eager or task.store_eager_result:
+        task.backend.mark_as_failure(
+            str(request.id),
+            duplicate,
+            request=request,
+            store_result=not is_result_ignored(task, request),
+            call_errbacks=False,
+            state=states.REVOKED,
+        )
+    raise Skipped(duplicate) from held
+
+
+def is_result_ignored(task: Task[Any, Any], request: Context) -> bool:
+    """Return whether the result of the execution is not to be stored."""
+    # The call's value has precedence over the task's; the default of Context means neither.
+    given = vars(request).get("ignore_result")
+    return bool(task.ignore_result if given is None else given)
+
+
+def reschedule(
+    message: Message, reason: Exception, after: float, slot: Reservation | None
+) -> NoReturn:
+    """Requeue the message, to run in about `after` seconds; `max_retries` does not apply.
+
+    Args:
+        message: Message to requeue.
+        reason: Error for which it is requeued.
+        after: Delay in seconds.
+        slot: Reservation of the pending slot, for the message to carry; None without one.
+
+    Raises:
+        Retry: The message is published; the state is RETRY until it runs.
+        Reject: The message could not be published, and the delivered one comes again instead, for a
+            task with ``acks_late``. Otherwise the error of Celery.
+    """
+    headers = slot.header if slot else {}
+    try:
+        _publish_again(message, reason, after, headers)
+    except Retry:
+        raise
+    except BaseException:
+        # Not published. A slot that no message comes back for would block other messages.
+        if slot:
+            release_reservation(message.redlock, slot)
+        if not message.task.acks_late:
+            message.release_reservation()
+        raise
+
+
+def _publish_again(
+    message: Message, reason: Exception, after: float, headers: dict[str, Any]
+) -> NoReturn:
+    task, request = message.task, message.request
+    countdown: Any = requeue.requeue_message(task, request, after, headers, expires=request.expires)
+    raise Retry(exc=reason, when=countdown) from reason
+
+
+def park(message: Message, reason: Exception, after: float) -> NoReturn:
+    """Park a copy of a message whose first copy is running; the stored result is untouched.
+
+    The copy is requeued as a message of its own. With Redis as broker both copies share one
+    delivery tag: acknowledging this copy alone would remove what brings the task back if the first
+    copy's worker dies. The requeued message does not expire: the first copy began in time, and
+    Celery would store that the task was revoked.
+    """
+    task, request = message.task, message.request
+    try:
+        requeue.requeue_message(task, request, after, {COPY_HEADER: True}, expires=None)
+    except Reject:
+        raise
+    except Exception:
+        # Acknowledged early, the copy does not come again if the first copy's process dies.
+        logger.warning(
+            "copy not parked, its message is acknowledged task=%s task_id=%s",
+            task.name,
+            request.id,
+            exc_info=True,
+        )
+    raise Ignore from reason
+
+
+def end_copy(message: Message) -> NoReturn:
+    """Discard a copy of a message that another copy handles; the stored result is untouched."""
+    logger.info(
+        "message handled by another copy, copy discarded key=%s task=%s task_id=%s",
+        message.key, message.task.name, message.request.id,
+    )  # fmt: skip
+    raise Ignore
+
+
+def leave_to_copy(message: Message) -> NoReturn:
+    """Requeue the message of a run that lost its lease to a copy; the stored result is untouched.
+
+    With Redis as broker both copies share one delivery tag: acknowledging the message would remove
+    what brings the task back if the copy's worker dies. Requeued, it is a copy like any other,
+    which is parked or discarded. Left unanswered, it would count as running while this worker
+    lives.
+    """
+    logger.info(
+        "lease lost to a copy, message requeued key=%s task=%s task_id=%s",
+        message.key, message.task.name, message.request.id,
+    )  # fmt: skip
+    raise Reject("another copy of this message runs", requeue=True)

@@ -1,0 +1,57 @@
+"""Runs of the calling process: the innermost one, and one for each execution."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from celery_redlock.config.options import OnLost
+from celery_redlock.redlock import Lease
+from celery_redlock.redlock.errors import LeaseLost
+
+if TYPE_CHECKING:
+    from celery.app.task import Context
+
+    from .run import Run
+
+current: ContextVar[Run | None] = ContextVar("celery_redlock_run", default=None)
+"""Innermost run of the calling code."""
+executions: WeakKeyDictionary[Context, Run | None] = WeakKeyDictionary()
+"""Run of each request that is being executed, until `task_postrun`; None before there is one.
+
+Not an attribute of the request: Celery makes attributes of a message's headers, which any publisher
+can set.
+"""
+left_to_main: list[Run] = []
+"""Runs of this pool process that ended by SystemExit, for the main process to release."""
+
+
+def current_lease() -> Lease | None:
+    """Return the lease of the calling code, or None outside a singleton task."""
+    run = current.get()
+    return run.lease if run else None
+
+
+def strike_current() -> bool:
+    """Raise LeaseLost in the signal handler if a run of the calling code has lost its lease.
+
+    Returns:
+        Whether the signal was for a run of the calling code.
+    """
+    run = current.get()
+    while run is not None:
+        if not (run.is_over or run.is_struck) and run.lease.lost:
+            run.is_struck = True
+            run.tell_lost()
+            if run.options.on_lost is OnLost.ABORT:
+                raise LeaseLost(run.lease.key)
+            return True
+        run = run.outer
+    return False
+
+
+def release_left_to_main() -> None:
+    """Release the runs left to the main process, after a SystemExit that this process survived."""
+    while left_to_main:
+        left_to_main.pop().end_after_exit()

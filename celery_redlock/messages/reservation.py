@@ -1,0 +1,155 @@
+"""Reservations: locks acquired when a message is published, for its time in the queue.
+
+The owner travels in the message's headers; the worker's lease supersedes it. A reservation only
+saves work: a message whose reservation has expired runs anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from celery_redlock.keys import is_key_of
+from celery_redlock.pools.pool_process import announcer, withdraw_attempts
+from celery_redlock.redlock import Redlock
+from celery_redlock.redlock.errors import RedlockError
+from celery_redlock.redlock.lease import is_reservation
+from celery_redlock.throttled_log import ThrottledLog
+
+logger = logging.getLogger(__name__)
+HEADER = "redlock_reservation"
+_unreleased = ThrottledLog()
+_NEXT = "%next"
+"""Suffix of the key of a pending slot. No key of a task can end so: every % from arguments is
+escaped."""
+
+
+class Reservation(NamedTuple):
+    """Lock that a message holds while it waits in the queue.
+
+    Attributes:
+        key: Key that is reserved.
+        owner: Owner of the reservation.
+    """
+
+    key: str
+    owner: str
+
+    @property
+    def header(self) -> dict[str, list[str]]:
+        """Header of the message that carries the reservation."""
+        return {HEADER: [self.key, self.owner]}
+
+
+def reservation_in(headers: Mapping[str, Any] | None) -> Reservation | None:
+    """Return the reservation in a message's headers, or None; it may have expired."""
+    match headers.get(HEADER) if isinstance(headers, Mapping) else None:
+        # A publisher can write anything there, but must not end a lease with it.
+        case [str(key), str(owner)] if is_reservation(owner) and _is_writable(key + owner):
+            return Reservation(key, owner)
+    return None
+
+
+def reservation_of(task_name: str, headers: Mapping[str, Any] | None) -> Reservation | None:
+    """Return the reservation in a message's headers if its key is one of this task's."""
+    reservation = reservation_in(headers)
+    if reservation and is_key_of(reservation.key.removesuffix(_NEXT), task_name):
+        return reservation
+    return None
+
+
+def _is_writable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def pending_slot_key(key: str) -> str:
+    """Return the key of the pending slot of `key`."""
+    return key + _NEXT
+
+
+def is_pending_slot_key(key: str) -> bool:
+    """Return whether `key` is that of a pending slot."""
+    return key.endswith(_NEXT)
+
+
+def reserve(
+    redlock: Redlock,
+    key: str,
+    ttl: float,
+    task_id: str | None,
+    publication: str,
+    replaces: Reservation | None = None,
+) -> Reservation:
+    """Return a new reservation for a message, which supersedes `replaces` if given.
+
+    If a pool process is killed before it withdraws its attempt, the keeper releases the
+    reservation: whether the message was published is unknown then.
+
+    Raises:
+        LockHeld: Another message or execution holds the key.
+        QuorumUnavailable: Fewer nodes than a quorum could answer.
+    """
+    supersedes = replaces.owner if replaces and replaces.key == key else None
+    try:
+        lease = redlock.reserve(
+            key,
+            ttl,
+            label=task_id,
+            publication=publication,
+            supersedes=supersedes,
+            on_attempt=announcer(redlock, key, ttl),
+        )
+    except RedlockError:
+        withdraw_attempts()
+        raise
+    return Reservation(key, lease.owner)
+
+
+def release_reservation(redlock: Redlock, reservation: Reservation) -> None:
+    """Release a reservation; if that fails, log it: the reservation expires by its ttl."""
+    try:
+        redlock.drop(reservation.key, reservation.owner)
+    except RedlockError as error:
+        log_not_released(reservation, error)
+    else:
+        if count := _unreleased.ended():
+            logger.warning("reservations are released again count=%d", count)
+
+
+def log_not_released(reservation: Reservation, error: RedlockError) -> None:
+    """Log that a reservation stays for its ttl: throttled, not once for each reservation."""
+    logger.log(
+        _unreleased.occurred(logging.WARNING),
+        "reservation not released, it expires by its ttl key=%s count=%d error=%s",
+        reservation.key, _unreleased.count, error,
+    )  # fmt: skip
+
+
+def release_all(redlock: Redlock, key: str, *, is_throttle: bool) -> bool:
+    """Release every reservation of a key, and of its pending slot.
+
+    Args:
+        redlock: Lock of the app.
+        key: Key of the lock.
+        is_throttle: Whether the key is a throttle's: nothing runs under it, so any owner is
+            released.
+
+    Returns:
+        Whether there was a reservation.
+
+    Raises:
+        QuorumUnavailable: Fewer nodes than a quorum answered, or confirmed.
+    """
+    was_held = False
+    for reserved in (key, pending_slot_key(key)):
+        for _ in redlock.nodes:  # there are at most as many owners as nodes
+            held = redlock.look(reserved)
+            if held is None or not (is_throttle or is_reservation(held.owner)):
+                break
+            was_held |= redlock.drop(reserved, str(held.owner))
+    return was_held

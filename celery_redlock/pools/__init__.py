@@ -1,0 +1,1 @@
+"""Differences between pools: which process renews leases, how a body is interrupted."""

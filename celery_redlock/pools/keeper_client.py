@@ -1,0 +1,176 @@
+"""Client of a prefork pool process, which has the keeper in the main process keep its leases."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+
+from celery_redlock.redlock import Lease, Redlock
+from celery_redlock.redlock.keeper import due_at
+
+from .deadline_watch import DeadlineWatch
+from .lease_record import Attempt, LeaseRecord
+from .lease_table import LEASES_PER_PROCESS, ROWS, Phase, SharedLeaseTable
+
+CALL = struct.Struct("=QQ")
+"""Call to the keeper: pid of the pool process, and the first of its rows in the lease table."""
+_OVERDUE_S = 1.0
+"""Delay of the keeper's look after which a pool process checks if there is a main process."""
+
+
+class KeeperClient:
+    """Client of a pool process, which registers its leases with the keeper.
+
+    There is no mutex here: a signal handler may interrupt any line. A row is in use as long as it
+    is in one of two dicts, and each of them is changed by a single operation.
+
+    Args:
+        fd: Writing end of the keeper's pipe.
+        table: Lease table that the keeper shares with the pool's processes.
+        index: Index of this process in the pool; no two running processes have the same.
+        redlock: Lock of the worker's app, whose leases the keeper renews.
+        on_expired: Called on a thread of its own when a lease ends that a running keeper would have
+            renewed or reported as lost.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        table: SharedLeaseTable,
+        index: int,
+        redlock: Redlock,
+        on_expired: Callable[[], object],
+    ) -> None:
+        self.redlock = redlock
+        self._fd = fd
+        self._table = table
+        first = index * LEASES_PER_PROCESS
+        self._rows = range(min(first, ROWS), min(first + LEASES_PER_PROCESS, ROWS))
+        self._attempts: dict[int, str] = {}
+        self._leases: dict[Lease, int] = {}
+        self._watch = DeadlineWatch(self._leases, redlock.clock, lambda _: on_expired())
+        self._pid = os.getpid()
+        self._is_known = False
+        # The keeper knows whose rows these are and watches this process from now on.
+        self._call_keeper()
+
+    def announcer(self, key: str, ttl: float) -> Callable[[str], None]:
+        """Return a function that announces the owner of each attempt to acquire `key`.
+
+        It is called before the attempt. If this process is killed after that, the keeper releases
+        what the attempt was granted.
+
+        Args:
+            key: Key of the lock.
+            ttl: Expiry that the attempts ask for, seconds.
+        """
+        row: int | None = None
+
+        def announce(owner: str) -> None:
+            nonlocal row
+            if row is None:
+                row = self._take_row(owner)
+            # Without a row, or with a key too long for it, a granted lock ends with its ttl.
+            if row is not None:
+                self._attempts[row] = owner
+                self._table.announce(row, Attempt(self._pid, owner, key, round(ttl * 1000)))
+
+        return announce
+
+    def withdraw_attempts(self) -> None:
+        """Withdraw the announced attempts that did not become registered leases: they are over."""
+        for row in list(self._attempts):
+            if row not in self._leases.values():
+                self._table.free(row)
+            self._attempts.pop(row, None)
+
+    def register(
+        self, lease: Lease, min_hold_until: float, done: str | None, *, comes_again: bool
+    ) -> bool:
+        """Register `lease` with the keeper, which renews it, and releases it if this process dies.
+
+        Args:
+            lease: Lease to register.
+            min_hold_until: Time until which the lock key stays in any case, seconds on the
+                boot-time clock.
+            done: Done mark for other copies of the message if this process dies; None if there are
+                no copies.
+            comes_again: Whether the message comes again if this process is killed.
+
+        Returns:
+            Whether the keeper has the lease. False if it is too long for a row, all rows of this
+            process are in use, or there is no keeper any more: the caller has to renew it.
+        """
+        record = LeaseRecord.of(
+            lease,
+            pid=self._pid,
+            min_hold_until=min_hold_until,
+            done=done,
+            # Otherwise Celery decides after the process has died.
+            comes_again=comes_again or None,
+        )
+        row = next((at for at, one in list(self._attempts.items()) if one == lease.owner), None)
+        if row is None:
+            row = self._take_row(lease.owner)
+        if row is None:
+            return False
+        # First: the row is freed at the release even if an interrupt comes in between.
+        self._leases[lease] = row
+        if not (self._table.hold(row, record) and self._is_looked_for(lease)):
+            self._leases.pop(lease, None)
+            return False
+        self._attempts.pop(row, None)
+        lease.backing.refresh = self._refresh
+        self._watch.add(lease)
+        return True
+
+    def is_shutting_down(self) -> bool:
+        """Tell whether the worker is being shut down."""
+        return self._table.is_shutting_down()
+
+    def begin_release(self, lease: Lease) -> None:
+        """Note that `lease` is being released: a failed extension is no loss from now on."""
+        row = self._leases.get(lease)
+        if row is not None:
+            self._table.begin_release(row)
+
+    def end_release(self, lease: Lease) -> None:
+        """Note that `lease` is released, and free its row."""
+        row = self._leases.get(lease)
+        if row is not None:
+            lease.backing.refresh = None
+            self._table.free(row)
+            self._attempts.pop(row, None)
+            self._leases.pop(lease, None)
+
+    def _take_row(self, owner: str) -> int | None:
+        if not (self._is_known or self._call_keeper()):
+            return None
+        for row in self._rows:
+            # A row may still have something of a dead process that the keeper has not read yet.
+            is_free = self._table.phase(row) is Phase.FREE and row not in self._leases.values()
+            if is_free and self._attempts.setdefault(row, owner) == owner:
+                return row
+        return None
+
+    def _is_looked_for(self, lease: Lease) -> bool:
+        """Return whether the keeper looks at the rows before `lease` is due; call it if need be."""
+        now, looks_at = self.redlock.clock.now(), self._table.next_look()
+        return now - _OVERDUE_S <= looks_at <= due_at(lease, now) or self._call_keeper()
+
+    def _call_keeper(self) -> bool:
+        """Have the keeper look at the rows now; return whether it will, and knows this process."""
+        try:
+            os.write(self._fd, CALL.pack(self._pid, self._rows.start))
+        except BlockingIOError:
+            return self._is_known  # it has not read the earlier calls yet
+        except OSError:
+            return False  # the main process is gone
+        self._is_known = True
+        return True
+
+    def _refresh(self, lease: Lease) -> None:
+        row = self._leases.get(lease)
+        if row is not None:
+            self._table.update_lease(row, lease)

@@ -1,0 +1,160 @@
+"""Records that a pool process and the keeper leave for each other in the lease table."""
+
+from __future__ import annotations
+
+import marshal
+import struct
+import zlib
+from typing import NamedTuple
+
+from celery_redlock.redlock import Lease
+from celery_redlock.redlock.clock import Clock
+
+
+class Attempt(NamedTuple):
+    """Attempt of a pool process to acquire or reserve a lock.
+
+    Attributes:
+        pid: Process id of the pool process.
+        owner: Owner of the attempt.
+        key: Key of the lock.
+        ttl_ms: Expiry that is asked for, ms.
+    """
+
+    pid: int
+    owner: str
+    key: str
+    ttl_ms: int
+
+    def new_lease(self, clock: Clock) -> Lease:
+        """Return the lease that would be granted now, without a token."""
+        return Lease(
+            self.key,
+            self.owner,
+            token=0,
+            ttl_ms=self.ttl_ms,
+            deadline=clock.now() + self.ttl_ms / 1000,
+            clock=clock,
+        )
+
+
+class LeaseRecord(NamedTuple):
+    """Lease of a pool process, with all that the keeper needs to renew and release it.
+
+    Attributes:
+        pid: Process id of the pool process.
+        owner: Owner of the lease.
+        key: Key of the lock.
+        token: Fencing token.
+        ttl_ms: Expiry on every node, ms.
+        deadline: End of the lease unless it is renewed, seconds on the boot-time clock.
+        acquired_at: Time of the grant, seconds on the boot-time clock.
+        hold_until: Time until which it is renewed, seconds on the boot-time clock; None for ever.
+        superseded: Owner that it was to replace; '' for none.
+        min_hold_until: Time until which the lock key stays in any case, seconds on the boot-time
+            clock.
+        done: Done mark for other copies of the message; None if there are no copies.
+        comes_again: Whether the message comes again if the process is killed; None if Celery
+            decides that after the process has died.
+    """
+
+    pid: int
+    owner: str
+    key: str
+    token: int
+    ttl_ms: int
+    deadline: float
+    acquired_at: float
+    hold_until: float | None
+    superseded: str
+    min_hold_until: float
+    done: str | None
+    comes_again: bool | None
+
+    @classmethod
+    def of(
+        cls,
+        lease: Lease,
+        *,
+        pid: int,
+        min_hold_until: float,
+        done: str | None,
+        comes_again: bool | None,
+    ) -> LeaseRecord:
+        """Return the record of `lease`; for the other arguments see the attributes."""
+        return cls(
+            pid=pid,
+            owner=lease.owner,
+            key=lease.key,
+            token=lease.token,
+            ttl_ms=lease.ttl_ms,
+            deadline=lease.deadline,
+            acquired_at=lease.acquired_at,
+            hold_until=lease.hold_until,
+            superseded=lease.superseded,
+            min_hold_until=min_hold_until,
+            done=done,
+            comes_again=comes_again,
+        )
+
+    def new_lease(self, clock: Clock) -> Lease:
+        """Return a lease with the fields of this record."""
+        return Lease(
+            key=self.key,
+            owner=self.owner,
+            token=self.token,
+            ttl_ms=self.ttl_ms,
+            deadline=self.deadline,
+            clock=clock,
+            acquired_at=self.acquired_at,
+            hold_until=self.hold_until,
+            superseded=self.superseded,
+        )
+
+
+class LeaseState(NamedTuple):
+    """State of a lease, which the keeper writes for the pool process.
+
+    Attributes:
+        nonce: Random part of the lease's owner.
+        deadline: End of the lease unless it is renewed, seconds on the boot-time clock.
+        is_lost: Whether it is lost.
+    """
+
+    nonce: str
+    deadline: float
+    is_lost: bool
+
+    @classmethod
+    def of(cls, lease: Lease) -> LeaseState:
+        """Return the state of `lease`."""
+        return cls(lease.owner[:_NONCE_LENGTH], lease.deadline, lease.is_lost)
+
+    def is_of(self, lease: Lease) -> bool:
+        """Tell whether this is the state of `lease`."""
+        return self.nonce == lease.owner[:_NONCE_LENGTH]
+
+
+_NONCE_LENGTH = 32
+_HEADER = struct.Struct("=II")
+_FORMAT = 2
+"""Version of the encoding. Later ones look for repeated values, which a record does not have."""
+
+
+def encode(record: Attempt | LeaseRecord | LeaseState) -> bytes:
+    """Return `record` as bytes, with their number and checksum before them."""
+    data = marshal.dumps(tuple(record), _FORMAT)
+    return _HEADER.pack(len(data), zlib.crc32(data)) + data
+
+
+def decode(memory: bytes) -> tuple[object, ...] | None:
+    """Return the values of the record that begins `memory`, or None unless it is whole.
+
+    It is not if there is none, if it is being written, or if its writer was killed meanwhile.
+    """
+    size, checksum = _HEADER.unpack_from(memory)
+    data = memory[_HEADER.size : _HEADER.size + size]
+    if size == 0 or zlib.crc32(data) != checksum:
+        return None
+    values: tuple[object, ...] = marshal.loads(data)  # noqa: S302  # a process of the same worker
+    return values

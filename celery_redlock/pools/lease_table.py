@@ -1,0 +1,166 @@
+"""Lease table in memory that the prefork pool's processes share with the keeper.
+
+A pool process writes the record of a lease to a row of the table, and the keeper reads it there: no
+message is sent, and nobody is woken. A row survives the death of its process at any byte: its
+*phase*, one byte, is written last and tells which record of the row counts. A process that reads
+while the other one writes gets a record as it was before or after that, or none: each record has a
+checksum.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from enum import IntEnum
+
+from celery_redlock.redlock import Lease
+
+from .lease_record import Attempt, LeaseRecord, LeaseState, decode, encode
+
+LEASES_PER_PROCESS = 8
+"""Number of leases that one pool process can have in the table, nested in one another."""
+ROWS = 1024 * LEASES_PER_PROCESS
+_ROW_SIZE = 4096
+"""A page, so that rows that are not used take no memory."""
+_PHASE = 0
+_STATE = slice(64, 192)
+_ATTEMPT = slice(192, 1344)
+_LEASE = slice(1344, _ROW_SIZE)
+_NEXT_LOOK = ROWS * _ROW_SIZE
+_TIME = struct.Struct("d")
+"""In native byte order, which Python copies in one piece."""
+_IS_SHUTTING_DOWN = _NEXT_LOOK + _TIME.size
+
+
+class Phase(IntEnum):
+    """Which record of a row counts."""
+
+    FREE = 0
+    """None."""
+    ATTEMPT = 1
+    """The attempt, which may become a lease."""
+    HELD = 2
+    """The lease."""
+    RELEASING = 3
+    """The lease, whose release has begun: a failed extension is no loss any more."""
+
+
+class SharedLeaseTable:
+    """Table in shared memory, with a row for each lease that a pool process may hold at a time.
+
+    The pool process writes attempt, lease and phase; the keeper writes the state of the lease, and
+    frees the rows of a dead process. After the rows come the time of the keeper's next look at
+    them, and a byte that tells whether the worker is being shut down.
+    """
+
+    def __init__(self) -> None:
+        self._map = mmap.mmap(-1, _IS_SHUTTING_DOWN + 1)
+
+    def note_shutdown(self) -> None:
+        """Main process: note that the worker is being shut down. Safe in a signal handler."""
+        self._map[_IS_SHUTTING_DOWN] = 1
+
+    def is_shutting_down(self) -> bool:
+        """Pool process: tell whether the worker is being shut down."""
+        return self._map[_IS_SHUTTING_DOWN] == 1
+
+    # ---- written by the pool process
+
+    def announce(self, row: int, attempt: Attempt) -> bool:
+        """Write an attempt before it is made; return False if it is too long for a row.
+
+        Keys of tasks are not: long ones are shortened to a prefix and a digest.
+        """
+        self.free(row)
+        is_written = self._write(row, _ATTEMPT, encode(attempt))
+        if is_written:
+            self._set_phase(row, Phase.ATTEMPT)
+        return is_written
+
+    def hold(self, row: int, record: LeaseRecord) -> bool:
+        """Write a lease; return False if it is too long: the row's attempt counts as before."""
+        is_written = self._write(row, _LEASE, encode(record))
+        if is_written:
+            self._set_phase(row, Phase.HELD)
+        return is_written
+
+    def begin_release(self, row: int) -> None:
+        """Note that the row's lease is being released."""
+        self._set_phase(row, Phase.RELEASING)
+
+    def free(self, row: int) -> None:
+        """Note that the row's attempt or lease is over."""
+        self._set_phase(row, Phase.FREE)
+
+    # ---- read by the keeper
+
+    def phase(self, row: int) -> Phase:
+        """Return which record of the row counts."""
+        return Phase(self._map[row * _ROW_SIZE + _PHASE])
+
+    def last_lease(self, row: int) -> LeaseRecord | None:
+        """Return the last lease that was written to the row, be it over; None while it changes."""
+        values = self._read(row, _LEASE)
+        return LeaseRecord._make(values) if values else None
+
+    def is_held(self, row: int, owner: str) -> bool:
+        """Tell whether the row's lease is that of `owner`, and its release has not begun."""
+        # A lease that changes is over.
+        return (
+            self.phase(row) is Phase.HELD
+            and (last := self.last_lease(row)) is not None
+            and last.owner == owner
+        )
+
+    def left_by(self, pid: int, row: int) -> Attempt | LeaseRecord | None:
+        """Return what the dead process `pid` has left in the row: an attempt, a lease or nothing.
+
+        Nothing of another process: the next one in the same place of the pool has the same rows.
+        """
+        left: Attempt | LeaseRecord | None = None
+        phase = self.phase(row)
+        if phase is Phase.ATTEMPT:
+            values = self._read(row, _ATTEMPT)
+            left = Attempt._make(values) if values else None
+        elif phase is not Phase.FREE:
+            left = self.last_lease(row)
+        return left if left and left.pid == pid else None
+
+    # ---- written by the keeper
+
+    def write_state(self, row: int, lease: Lease) -> None:
+        """Write the state of `lease`."""
+        self._write(row, _STATE, encode(LeaseState.of(lease)))
+
+    def announce_look(self, at: float) -> None:
+        """Write when the keeper looks at the rows next, seconds on the boot-time clock."""
+        _TIME.pack_into(self._map, _NEXT_LOOK, at)
+
+    # ---- read by the pool process
+
+    def update_lease(self, row: int, lease: Lease) -> None:
+        """Update `lease` from the row if that has its state."""
+        values = self._read(row, _STATE)
+        state = LeaseState._make(values) if values else None
+        if state and state.is_of(lease):
+            lease.deadline = max(lease.deadline, state.deadline)
+            lease.is_lost = lease.is_lost or state.is_lost
+
+    def next_look(self) -> float:
+        """Return when the keeper looks at the rows next, seconds on the boot-time clock."""
+        at: float = _TIME.unpack_from(self._map, _NEXT_LOOK)[0]
+        return at
+
+    def _set_phase(self, row: int, phase: Phase) -> None:
+        self._map[row * _ROW_SIZE + _PHASE] = phase
+
+    def _write(self, row: int, part: slice, data: bytes) -> bool:
+        if len(data) > part.stop - part.start:
+            return False
+        at = row * _ROW_SIZE + part.start
+        self._map[at : at + len(data)] = data
+        return True
+
+    def _read(self, row: int, part: slice) -> tuple[object, ...] | None:
+        at = row * _ROW_SIZE
+        return decode(self._map[at + part.start : at + part.stop])

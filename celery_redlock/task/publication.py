@@ -1,0 +1,192 @@
+"""Publication of a call: with a reservation if its lifetime wants one, or as a duplicate."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from celery.utils import uuid
+
+from celery_redlock.config.options import Lifetime, LockOptions, OnConflict, OnUnavailable
+from celery_redlock.execution.run import Successor
+from celery_redlock.execution.running import current
+from celery_redlock.messages.headers import TICK_HEADER, nonce_in, seconds_until
+from celery_redlock.messages.reservation import (
+    Reservation,
+    pending_slot_key,
+    release_reservation,
+    reserve,
+)
+from celery_redlock.pools.pool_process import withdraw_attempts
+from celery_redlock.redlock import Redlock
+from celery_redlock.redlock.errors import LockHeld, QuorumUnavailable
+from celery_redlock.redlock.lease import new_owner, task_of
+from celery_redlock.signals import lock_conflict, lock_unavailable
+from celery_redlock.throttled_log import ThrottledLog
+
+if TYPE_CHECKING:
+    from celery import Task
+    from celery.app.task import Context
+
+logger = logging.getLogger(__name__)
+_AFTER_EXPIRY_S = 1.0
+_unreserved = ThrottledLog()
+_CANVAS = frozenset(
+    {"chain", "chord", "group_id", "group_index", "link", "link_error", "parent_id", "root_id",
+     "replaced_task_nesting"}
+)  # fmt: skip
+"""Options of a message in a canvas. Another task's result in its place would hang the canvas, so
+such a message is always published, and locked only when it is executed."""
+
+
+def reserved_key(lifetime: Lifetime, key: str) -> str | None:
+    """Return the key that a queued message of a call with this lock key reserves, or None."""
+    if not lifetime.reserves_at_publish:
+        return None
+    return pending_slot_key(key) if lifetime.reserves_pending_slot else key
+
+
+def is_in_canvas(options: Mapping[str, Any]) -> bool:
+    """Return whether a message published with these options belongs to a canvas."""
+    return any(options[option] for option in _CANVAS & options.keys())
+
+
+def is_from_beat(options: Mapping[str, Any]) -> bool:
+    """Return whether beat publishes; an error would end its tick."""
+    return is_tick(options) or bool((options.get("headers") or {}).get("celery_beat_task"))
+
+
+def is_tick(options: Mapping[str, Any]) -> bool:
+    """Return whether a replica of our beat publishes a tick that another may have published."""
+    return TICK_HEADER in (options.get("headers") or {})
+
+
+def is_retry_of(running: Context, task_id: str | None, options: Mapping[str, Any]) -> bool:
+    """Return whether a publication with these options is a retry of the running execution."""
+    is_next = (options.get("retries") or 0) > (running.retries or 0)
+    return task_id is not None and task_id == running.id and is_next
+
+
+def message_ttl(lock: LockOptions, options: Mapping[str, Any]) -> float:
+    """Return how long the reservation of a message with these options lasts, in seconds."""
+    if lock.lifetime.is_throttle:
+        return lock.ttl
+    starts_in = seconds_until(options.get("countdown") or options.get("eta")) or 0.0
+    expires_in = seconds_until(options.get("expires"))
+    ttl = lock.queue_ttl + max(0.0, starts_in)
+    return ttl if expires_in is None else min(ttl, max(0.0, expires_in) + _AFTER_EXPIRY_S)
+
+
+class Publication(NamedTuple):
+    """Publication of one call.
+
+    Attributes:
+        task: The task.
+        redlock: The app's lock.
+        lock: The task's lock options.
+        key: The call's lock key.
+        task_id: The message's id if the caller gave one.
+        options: Options given to `apply_async`, over the task's own.
+    """
+
+    task: Task[Any, Any]
+    redlock: Redlock
+    lock: LockOptions
+    key: str
+    task_id: str | None
+    options: Mapping[str, Any]
+
+    def send(self, send: Callable[..., Any]) -> Any:
+        """Publish the call, with a reservation if the lifetime wants one.
+
+        Args:
+            send: `celery.Task.apply_async`, with the arguments of the call.
+
+        Returns:
+            The result of the new message, or for a duplicate that of the message that was first.
+
+        Raises:
+            LockHeld: Duplicate call, and the conflict policy is `raise`.
+            QuorumUnavailable: No quorum, and the policy for that is `raise`.
+        """
+        if self.task_id is not None and self.task_id == self.task.request.id:
+            return self._send_again(send)
+        key = reserved_key(self.lock.lifetime, self.key)
+        if key is None or is_in_canvas(self.options):
+            return send(self.task_id, {})
+        task_id = self.task_id or uuid()
+        try:
+            reservation = reserve(self.redlock, key, self._ttl, task_id, self._nonce)
+        except LockHeld as held:
+            if held.contended or self._is_tick_again(held):
+                return send(task_id, {})
+            return self._duplicate(held)
+        except QuorumUnavailable as error:
+            is_raised = self.lock.on_unavailable is OnUnavailable.RAISE
+            becomes = "raise" if is_raised else "unreserved"
+            lock_unavailable.send(sender=self.task, task_id=task_id, error=error, becomes=becomes)
+            if is_raised:
+                raise
+            # The reservation only saves work: the worker's lock excludes.
+            logger.log(
+                _unreserved.occurred(logging.WARNING),
+                "published without a reservation key=%s count=%d error=%s",
+                key, _unreserved.count, error,
+            )  # fmt: skip
+            return send(task_id, {})
+        try:
+            if count := _unreserved.ended():
+                logger.warning("published with reservations again count=%d", count)
+            return send(task_id, reservation.header)
+        except BaseException:
+            release_reservation(self.redlock, reservation)
+            raise
+        finally:
+            withdraw_attempts()
+
+    def _is_tick_again(self, held: LockHeld) -> bool:
+        """Return whether another replica of beat reserved this tick, and may have died since."""
+        return is_tick(self.options) and task_of(held.owner) == self.task_id
+
+    @property
+    def _nonce(self) -> str:
+        return nonce_in(self.options.get("headers"))
+
+    @property
+    def _ttl(self) -> float:
+        return message_ttl(self.lock, self.options)
+
+    def _send_again(self, send: Callable[..., Any]) -> Any:
+        """Publish a message of the running execution itself: a retry, or a replacement.
+
+        With a lifetime that holds across retries, the retry gets an owner of its own, to which the
+        run hands its lock over at its end.
+        """
+        run, request = current.get(), self.task.request
+        if (
+            not is_retry_of(request, self.task_id, self.options)
+            or not self.lock.lifetime.holds_across_retries
+            or run is None
+            or run.request is not request
+            or run.lease.key != self.key  # other arguments have another key
+        ):
+            return send(self.task_id, {})
+        owner = new_owner(self.task_id, publication=self._nonce, is_reservation=True)
+        sent = send(self.task_id, Reservation(self.key, owner).header)
+        run.successor = Successor(owner, self._ttl)
+        return sent
+
+    def _duplicate(self, held: LockHeld) -> Any:
+        holder = task_of(held.owner)
+        becomes = self.lock.on_conflict.value
+        logger.info(
+            "not published key=%s task=%s holder_task_id=%s remaining_s=%.3f becomes=%s",
+            held.key, self.task.name, holder, held.remaining, becomes,
+        )  # fmt: skip
+        lock_conflict.send(
+            sender=self.task, task_id=self.task_id, error=held, becomes=becomes, at="publish"
+        )
+        if self.lock.on_conflict is OnConflict.RAISE and not is_from_beat(self.options):
+            raise held
+        return self.task.AsyncResult(str(holder))

@@ -1,0 +1,404 @@
+"""SingletonTask: the lock around a task's body, and a reservation around its publication."""
+
+from __future__ import annotations
+
+import abc
+import os
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery, Task, states
+from celery.exceptions import Reject
+from celery.result import EagerResult
+
+from celery_redlock.config.app_lock import is_enabled, redlock_of
+from celery_redlock.config.options import KNOWN_OPTIONS
+from celery_redlock.config.task_config import TaskLockConfig, body_of, task_lock_config
+from celery_redlock.execution import outcomes
+from celery_redlock.execution.execution import execute
+from celery_redlock.execution.message import Message
+from celery_redlock.execution.running import current, executions
+from celery_redlock.keys import TOKEN_PARAMETER, bind, bindable_signature, decorators_signature
+from celery_redlock.messages import reservation
+from celery_redlock.messages.broker import how_to_publish, publish_confirmed
+from celery_redlock.messages.headers import flag_redelivered, headers_to_publish
+from celery_redlock.messages.requeue import ending_of_failed_retry, is_patient
+from celery_redlock.redlock import Lease
+from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.worker import bootsteps, signal_handlers
+
+from .publication import Publication, is_retry_of
+
+if TYPE_CHECKING:
+    from celery.app.task import Context
+
+_Call = Callable[[tuple[Any, ...], dict[str, Any], "Lease | None"], Any]
+_DUMP = "_dump_pydantic_arguments"
+"""Where Celery, from 5.7 on, keeps what makes a call's pydantic models JSON."""
+_LOCKED = "redlock_is_locked"
+"""The attribute of a class's `__call__` that has the lock around it."""
+
+
+class OnAppsTask(abc.ABCMeta):
+    """Metaclass that puts the app's own task class below ours.
+
+    ``app.task(base=SingletonTask)`` takes the given base *instead of* the app's; a company's base
+    class or Django's `delay_on_commit` would be gone.
+    """
+
+    def __new__(
+        mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any
+    ) -> OnAppsTask:
+        """Return the class, based on the app's task class and with the lock around its call."""
+        app = namespace.get("app")
+        if isinstance(app, Celery):
+            apps_task = app.Task
+            if issubclass(apps_task, bases):
+                bases = (apps_task,)
+            elif not any(issubclass(base, apps_task) for base in bases):
+                bases = (*bases, apps_task)
+        cls = super().__new__(mcls, name, bases, namespace, **kwargs)
+        # A `__call__` of the class itself, of a mixin above it, or assigned later.
+        call = cls.__call__
+        if bases != (Task,) and call is not SingletonTask.__call__ and not hasattr(call, _LOCKED):
+            _lock_around_call(cls, call)
+        return cls
+
+
+class SingletonTask(Task, metaclass=OnAppsTask):  # type: ignore[type-arg]
+    """Task of which one execution runs at a time for each task name and arguments.
+
+    Use it as ``base=`` of a task, or write `@singleton_task`. Options are attributes that start
+    with ``lock_``; docs/reference/options.md lists them.
+    """
+
+    abstract = True
+    _config: TaskLockConfig | None = None
+    _stores_start = False
+
+    @classmethod
+    def on_bound(cls, app: Celery) -> None:
+        """Validate the options as soon as the app is known.
+
+        Raises:
+            ConfigurationError: The message names the task, the option, its value and the remedy.
+        """
+        super().on_bound(app)
+        # Options may be set after this; here wrong ones are refused early.
+        config = task_lock_config(cls, app)
+        if config.takes_token:
+            if cls.typing:
+                cls.__header__ = staticmethod(_without_token(body_of(cls)))  # type: ignore[attr-defined]
+            dump = getattr(cls, _DUMP, None)
+            if dump is not None and not hasattr(dump, "__wrapped__"):  # a task is bound repeatedly
+                setattr(cls, _DUMP, staticmethod(_with_token(dump)))
+        if "_stores_start" not in vars(cls):
+            cls._stores_start, cls.track_started = bool(cls.track_started), False
+        bootsteps.install(app)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute; a lock option takes effect at the next call."""
+        super().__setattr__(name, value)
+        if name.startswith("lock_"):
+            self._config = None
+
+    def __delattr__(self, name: str) -> None:
+        """Delete an attribute; see `__setattr__`."""
+        super().__delattr__(name)
+        if name.startswith("lock_"):
+            self._config = None
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease under which this task's body runs; None without a lock."""
+        run = current.get()
+        return run.lease if run and run.task is self else None
+
+    @property
+    def fencing_token(self) -> int | None:
+        """The token of `lease`: pass it to every store that must refuse a stale writer."""
+        lease = self.lease
+        return lease.token if lease else None
+
+    def apply_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: str | None = None,
+        producer: Any = None,
+        link: Any = None,
+        link_error: Any = None,
+        shadow: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Publish the task, as `celery.Task.apply_async` does.
+
+        Returns:
+            The result of the new message; for a duplicate of a message that holds the reservation,
+            the result of that message.
+
+        Raises:
+            ConfigurationError: An argument can't be part of the lock key, or a lock option was
+                given, which is not a per-call option.
+            LockHeld: Duplicate call, and ``lock_on_conflict="raise"``.
+            QuorumUnavailable: No quorum, and ``lock_on_unavailable="raise"``.
+        """
+        publish = super().apply_async
+        self._refuse_lock_options(options)
+
+        options["headers"] = headers_to_publish(task_id, options, self._running)
+
+        def send_by(producer: Any, task_id: str | None, **more: Any) -> Any:
+            named = {
+                "task_id": task_id, "producer": producer, "link": link, "link_error": link_error,
+                "shadow": shadow,
+            }  # fmt: skip
+            # By name, and only those given: an override may accept no others.
+            given = {name: value for name, value in named.items() if value is not None}
+            return publish(args, kwargs, **given, **{**more, **options})
+
+        def send(task_id: str | None, headers: dict[str, Any]) -> Any:
+            options["headers"] = {**options["headers"], **headers}
+            request = self.request
+            if not is_retry_of(request, task_id, options):
+                return send_by(producer, task_id)
+            how = how_to_publish(is_patient=is_patient(self, request))
+            return publish_confirmed(
+                self.app, lambda confirming: send_by(producer or confirming, task_id, **how)
+            )
+
+        name = self._key_at_publish(args or (), kwargs or {}, options)
+        if name is None or self.app.conf.task_always_eager:
+            return send(task_id, {})
+        given = {**options, "link": link, "link_error": link_error}
+        given.setdefault("expires", self.expires)
+        lock = self._lock_config().options
+        return Publication(self, redlock_of(self.app), lock, name, task_id, given).send(send)
+
+    def retry(self, *args: Any, **kwargs: Any) -> Any:
+        """Publish the task again, to be tried later, as `celery.Task.retry` does.
+
+        Raises:
+            Retry: It is published.
+            Reject: It is not. With ``acks_late`` the message in hand goes back to the queue, if the
+                broker is at fault; otherwise the task has failed.
+        """
+        try:
+            return super().retry(*args, **kwargs)
+        except Reject as rejected:
+            ending = ending_of_failed_retry(self, rejected)
+            if ending is rejected:
+                raise
+            raise ending from rejected
+
+    def apply(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the task in this process, as `celery.Task.apply` does, under its lock."""
+        result = super().apply(*args, **kwargs)
+        ended = getattr(result, "_result", None)
+        if isinstance(ended, outcomes.Skipped):
+            return EagerResult(result.id, ended.duplicate, "REVOKED", name=self.name)
+        return result
+
+    def drop(self, *args: Any, **kwargs: Any) -> bool:
+        """Release the reservation of this call, as after a purge of its queue.
+
+        The lock of a running body stays. A message that is still queued runs, too, and another
+        message can be queued beside it. With ``lock_lifetime="until_expired"`` the throttle ends,
+        even after a run.
+
+        Args:
+            *args: As given to `delay`.
+            **kwargs: As given to `delay`.
+
+        Returns:
+            Whether a reservation was released.
+
+        Raises:
+            TypeError: The task can't be called with these arguments.
+            ConfigurationError: An argument can't be part of the lock's key.
+            QuorumUnavailable: Fewer nodes than a quorum could answer, or confirm.
+        """
+        config = self._lock_config()
+        name = config.rule.key_for(*self._as_published(args, kwargs, self.serializer))
+        is_throttle = config.options.lifetime.is_throttle
+        return reservation.release_all(redlock_of(self.app), name, is_throttle=is_throttle)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the body: in an execution under the lock, otherwise as a plain function."""
+        request = self.request
+        if request.called_directly:
+            return super().__call__(*args, **self._with_token(kwargs, None))
+        if request in executions:
+            # Called by its own body. The request tells it, not the current run: an execution
+            # without a lock has none.
+            run = executions[request]
+            return self._body(args, kwargs, run.lease if run else None)
+        return self._perform(request, args, kwargs, self._body)
+
+    def push_request(self, *args: Any, **kwargs: Any) -> None:
+        """Push a copy of the request, which belongs to the same execution."""
+        request = self.request
+        super().push_request(*args, **kwargs)
+        if request in executions:
+            executions[self.request] = executions[request]
+
+    def _perform(
+        self, request: Context, args: tuple[Any, ...], kwargs: dict[str, Any], body: _Call
+    ) -> Any:
+        """Run `body` as an execution, under the lock unless locking is disabled."""
+        if not is_enabled(self.app):
+            executions[request] = None
+            signal_handlers.release_reservation(self, request.headers)
+            return self._start(request, args, kwargs, None, body)
+        config = self._lock_config()
+
+        def start(lease: Lease | None) -> Any:
+            flag_redelivered(request)
+            return self._start(request, args, kwargs, lease, body)
+
+        named_by = self._as_sent(args, kwargs) if request.is_eager else (args, kwargs)
+        key = config.rule.key_for(*named_by)
+        message = Message(self, request, redlock_of(self.app), config.options, key, start)
+        return execute(message, max_deliveries=config.max_deliveries)
+
+    def _start(
+        self,
+        request: Context,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        lease: Lease | None,
+        body: _Call,
+    ) -> Any:
+        """Run the body of an execution.
+
+        For `track_started`, Celery would store that the task has started before it has its lock,
+        and if it is a copy of a message, over the failure in which the first copy has ended.
+        """
+        if self._stores_start and not (
+            request.is_eager or outcomes.is_result_ignored(self, request)
+        ):
+            meta = {"pid": os.getpid(), "hostname": request.hostname}
+            self.backend.store_result(str(request.id), meta, states.STARTED, request=request)
+        return body(args, kwargs, lease)
+
+    def _body(self, args: tuple[Any, ...], kwargs: dict[str, Any], lease: Lease | None) -> Any:
+        kwargs = self._with_token(kwargs, lease)
+        call = super().__call__
+        if getattr(call, "__func__", None) is Task.__call__:
+            # Celery's own would push a second request.
+            return self.run(*args, **kwargs)
+        return call(*args, **kwargs)
+
+    def _with_token(self, kwargs: dict[str, Any], lease: Lease | None) -> dict[str, Any]:
+        if not self._lock_config().takes_token:
+            return kwargs
+        if self.request.called_directly:
+            return {TOKEN_PARAMETER: None, **kwargs}
+        # Last: a message can't choose it.
+        return {**kwargs, TOKEN_PARAMETER: lease.token if lease else None}
+
+    def _as_sent(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Return a call's arguments, pydantic models replaced by what Celery sends for them."""
+        dump = getattr(self, _DUMP, None)
+        if dump is not None:
+            args, kwargs = dump(args, kwargs)
+        # Celery before 5.7 leaves that to the caller, as every version does for unknown models.
+        return (
+            tuple(map(_dumped, args)),
+            {name: _dumped(value) for name, value in kwargs.items()},
+        )
+
+    def _lock_config(self) -> TaskLockConfig:
+        config = self._config
+        if config is None:
+            config = self._config = task_lock_config(self, self.app)
+        return config
+
+    @property
+    def _running(self) -> Context | None:
+        """The request of the execution in which this is called, of this or another task."""
+        running = self.app.current_worker_task
+        return running.request if running else None
+
+    def _refuse_lock_options(self, options: dict[str, Any]) -> None:
+        # Celery would put them into the message's properties, where they have no effect.
+        for name in sorted(KNOWN_OPTIONS & options.keys()):
+            raise ConfigurationError(
+                f"task {self.name!r}: {name} is not a per-call option; set it where the task is "
+                "defined"
+            )
+
+    def _key_at_publish(self, args: Any, kwargs: Any, options: dict[str, Any]) -> str | None:
+        """Return the lock key, or None for a call that reserves nothing at publish."""
+        if not is_enabled(self.app):
+            return None
+        config = self._lock_config()
+        args, kwargs = self._as_published(args, kwargs, options.get("serializer"))
+        if not config.options.lifetime.reserves_at_publish and callable(config.options.key):
+            # The function may need data that only the worker has.
+            return None
+        try:
+            return config.rule.key_for(args, kwargs)
+        except TypeError:
+            if config.rule.accepts(args, kwargs):
+                raise  # a `lock_key` function failed
+            # Celery refuses wrong arguments, or with `typing=False` the body does.
+            return None
+
+    def _as_published(
+        self, args: Any, kwargs: Any, serializer: object
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return a call's arguments as Celery sends them."""
+        dump = getattr(self, _DUMP, None)
+        if dump is not None and serializer != "pickle":
+            args, kwargs = dump(args, kwargs)
+        return tuple(args), dict(kwargs)
+
+
+def _lock_around_call(cls: type[Any], call: Callable[..., Any]) -> None:
+    """Wrap the `__call__` of a subclass of `SingletonTask` in the lock.
+
+    Flask's documented pattern calls `self.run` from there, and the task would run unlocked.
+    """
+
+    @wraps(call)
+    def locked(self: SingletonTask, *args: Any, **kwargs: Any) -> Any:
+        def body(args: tuple[Any, ...], kwargs: dict[str, Any], lease: Lease | None) -> Any:
+            return call(self, *args, **self._with_token(kwargs, lease))
+
+        request = self.request
+        if request in executions:
+            return call(self, *args, **kwargs)
+        if request.called_directly:
+            return body(args, kwargs, None)
+        return self._perform(request, args, kwargs, body)
+
+    setattr(locked, _LOCKED, True)
+    cls.__call__ = locked
+
+
+def _dumped(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    return dump(mode="json") if callable(dump) else value
+
+
+def _without_token(run: Callable[..., Any]) -> Callable[..., None]:
+    """Return a check of a call's arguments for `run`, without the token parameter."""
+    signature, decorators = bindable_signature(run), decorators_signature(run)
+
+    def check_arguments(*args: Any, **kwargs: Any) -> None:
+        bind(signature, decorators, args, kwargs)
+
+    return check_arguments
+
+
+def _with_token(dump: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `dump` wrapped: the token parameter it wants is added, and dropped afterwards."""
+
+    @wraps(dump)
+    def dump_arguments(args: Any, kwargs: Any) -> Any:
+        args, kwargs = dump(args, {**(kwargs or {}), TOKEN_PARAMETER: None})
+        return args, {name: value for name, value in kwargs.items() if name != TOKEN_PARAMETER}
+
+    return dump_arguments

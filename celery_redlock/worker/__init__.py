@@ -1,0 +1,1 @@
+"""Hooks into Celery's worker: its steps, the watch over the nodes, and signal handlers."""

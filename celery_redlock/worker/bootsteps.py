@@ -1,0 +1,128 @@
+"""Steps of Celery's worker: checks and threads that start with it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from celery import Celery, bootsteps
+from celery.concurrency.prefork import TaskPool
+from celery.signals import worker_shutdown
+
+from celery_redlock.config.app_lock import is_enabled, new_redlock, redlock_of
+from celery_redlock.config.settings import settings_from
+from celery_redlock.pools import pool_process
+from celery_redlock.pools.prefork_keeper import PreforkKeeper, is_supported
+
+from . import control  # noqa: F401  # registers the remote control commands
+from .node_watch import NodeWatch, mute_node_lines
+from .signal_handlers import keepers, note_shutdown
+
+logger = logging.getLogger(__name__)
+
+
+class CheckNodes(bootsteps.Step):
+    """Step that refuses to start the worker with nodes that can never be a quorum.
+
+    Nodes that are only unreachable are logged: they may come back.
+    """
+
+    requires = ("celery.worker.components:Timer",)
+
+    def create(self, parent: Any) -> None:
+        """Connect to every node once, and close the connections before the pool forks.
+
+        Here and not in `start`: Celery starts steps in an order that changes from run to run, and
+        the pool may have forked by then.
+
+        Raises:
+            ConfigurationError: The nodes can never be a quorum.
+        """
+        app = parent.app
+        if not is_enabled(app):
+            return
+        redlock = mute_node_lines(new_redlock(settings_from(app.conf)))
+        try:
+            errors = redlock.check()
+        finally:
+            redlock.close()
+        up = len(redlock.nodes) - len(errors)
+        if up < redlock.quorum:
+            why = "; ".join(f"{node}: {error}" for node, error in errors.items())
+            logger.error(
+                "no quorum at start, no lock can be acquired up=%d of=%d errors=%s",
+                up, len(redlock.nodes), why,
+            )  # fmt: skip
+
+
+class PoolKeeper(bootsteps.StartStopStep):
+    """Step that runs the keeper of a prefork pool in the worker's main process."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        self._keeper: PreforkKeeper | None = None
+        super().__init__(parent, **kwargs)
+
+    def create(self, parent: Any) -> None:
+        """Make the keeper, whose pipe and lease table the pool's processes inherit."""
+        app = parent.app
+        pool_process.note_shutdown(is_under_way=False)
+        forks = getattr(parent, "pool_start_method", "fork") == "fork"
+        is_prefork = forks and issubclass(parent.pool_cls, TaskPool)
+        if is_prefork and is_enabled(app) and is_supported():
+            self._keeper = PreforkKeeper(
+                lambda: mute_node_lines(new_redlock(settings_from(app.conf)))
+            )
+            keepers[os.getpid()] = app, self._keeper
+
+    def start(self, parent: Any) -> None:
+        """Start the keeper's thread."""
+        if self._keeper:
+            self._keeper.start()
+            # Not in `stop`: a warm shutdown calls it before the pool's processes have ended.
+            worker_shutdown.connect(self._stop, sender=parent, weak=False)
+
+    def stop(self, _parent: Any) -> None:
+        """Note the shutdown, however it began, before the pool waits for running tasks."""
+        note_shutdown()
+
+    def _stop(self, **_kwargs: Any) -> None:
+        if self._keeper:
+            self._keeper.stop()
+
+
+class WatchNodes(bootsteps.StartStopStep):
+    """Step that watches the nodes: a worker without tasks would not notice that one is down."""
+
+    # After the fork: its thread and connections belong to the main process.
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        self._watch: NodeWatch | None = None
+        super().__init__(parent, **kwargs)
+
+    def start(self, parent: Any) -> None:
+        """Start the watch."""
+        if is_enabled(parent.app):
+            self._watch = NodeWatch(parent.app, redlock_of(parent.app))
+            self._watch.start()
+
+    def stop(self, parent: Any) -> None:  # noqa: ARG002  # as Celery calls it
+        """Stop the watch."""
+        if self._watch:
+            self._watch.stop()
+
+    terminate = stop
+
+
+def install(app: Celery) -> None:
+    """Add the steps that singleton tasks need to the app's workers; may be called again.
+
+    The handlers of Celery's signals need no call: they are connected when this module is imported,
+    for all apps.
+    """
+    app.steps["worker"].add(CheckNodes)
+    app.steps["worker"].add(PoolKeeper)
+    app.steps["worker"].add(WatchNodes)

@@ -1,0 +1,81 @@
+"""Remote control commands: ``celery inspect redlock_held`` and ``celery control redlock_release``.
+
+Celery's command line looks commands up in its own process, so it loads this file, too: see `cli`.
+What only a worker needs is imported when a command runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from celery.worker.control import control_command, inspect_command
+
+
+@inspect_command(default_timeout=3.0)
+def redlock_held(state: Any, **_: Any) -> list[dict[str, Any]]:
+    """Locks held by the tasks that the worker is running."""
+    return list(_held_by_active_tasks(state.app))
+
+
+@control_command(
+    signature="<key> <task_id>", args=[("key", str), ("task_id", str)], default_timeout=3.0
+)
+def redlock_release(state: Any, key: str, task_id: str, **_: Any) -> dict[str, str]:
+    """Release a lock if this task holds it; a task that is running loses its lease."""
+    # With the id: every worker gets the command, and the next holder must not lose its lock.
+    from celery_redlock.config.app_lock import redlock_of  # noqa: PLC0415
+    from celery_redlock.redlock import Lease  # noqa: PLC0415
+    from celery_redlock.redlock.errors import RedlockError  # noqa: PLC0415
+    from celery_redlock.redlock.lease import task_of  # noqa: PLC0415
+
+    redlock = redlock_of(state.app)
+    try:
+        held = redlock.look(key)
+        if held is None or held.owner is None or task_of(held.owner) != task_id:
+            return {"ok": f"{key} not held by {task_id}"}
+        clock = redlock.clock
+        # The token is later than the holder's: raised above it, the floors refuse to heal the lock
+        # when the holder renews it.
+        lease = Lease(
+            key,
+            held.owner,
+            token=clock.wall_us(),
+            ttl_ms=1,
+            deadline=clock.now() + held.remaining,
+            clock=clock,
+            acquired_at=clock.now(),
+        )
+        redlock.release(lease)
+    except RedlockError as error:
+        return {"error": str(error)}
+    return {"ok": f"{key} released, it was held by {task_id}"}
+
+
+def _held_by_active_tasks(app: Any) -> Iterator[dict[str, Any]]:
+    """Yield the locks that the nodes have granted to executions of this worker."""
+    from celery.worker.state import active_requests  # noqa: PLC0415
+
+    from celery_redlock.config.app_lock import redlock_of  # noqa: PLC0415
+    from celery_redlock.redlock.lease import is_reservation, task_of  # noqa: PLC0415
+
+    for request in list(active_requests):
+        about = {"task": request.name, "task_id": request.id}
+        try:
+            key = _key_of(app.tasks[request.name], request)
+            held = redlock_of(app).look(key) if key is not None else None
+        except Exception as error:  # noqa: BLE001  # a user's `lock_key`, or no quorum
+            yield {**about, "error": str(error)}
+            continue
+        if held and task_of(held.owner) == request.id and not is_reservation(held.owner):
+            yield {**about, "key": key, "remaining": held.remaining}
+
+
+def _key_of(task: Any, request: Any) -> str | None:
+    """Return the lock key of an execution; None if its task is not a singleton task."""
+    from celery_redlock.config.task_config import task_lock_config  # noqa: PLC0415
+
+    if not hasattr(type(task), "fencing_token"):
+        return None
+    key: str = task_lock_config(task, task.app).rule.key_for(request.args, request.kwargs)
+    return key

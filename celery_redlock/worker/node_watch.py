@@ -1,0 +1,100 @@
+"""Watch of a worker's main process over its nodes: which of them vote."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from celery import Celery
+from celery.utils.dispatch import Signal
+
+from celery_redlock import signals
+from celery_redlock.redlock import Redlock
+from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.redlock.events import log_event_of_leases
+
+logger = logging.getLogger(__name__)
+_INTERVAL_S = 10.0
+
+
+class NodeWatch:
+    """Watch that reports nodes which stop voting, or vote again, whether tasks run or not.
+
+    It sends the signals `node_down`, `node_up`, `quorum_degraded` and `nodes_checked`, and writes
+    log lines.
+
+    Args:
+        app: Sender of the signals.
+        redlock: Lock whose nodes are watched.
+    """
+
+    def __init__(self, app: Celery, redlock: Redlock) -> None:
+        self._app = app
+        self._redlock = redlock
+        self._silent: set[str] = set()
+        self._misconfigured = ""
+        self._is_over = threading.Event()
+
+    def start(self) -> None:
+        """Start a thread that checks the nodes every ten seconds."""
+        threading.Thread(target=self._run, name="redlock-node-watch", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread before its next check."""
+        self._is_over.set()
+
+    def check(self) -> None:
+        """Ask every node, and report changes since the last check."""
+        try:
+            why = self._redlock.check()
+        except ConfigurationError as error:
+            # One line only: each task that is refused for this has its own.
+            if str(error) != self._misconfigured:
+                logger.error("nodes misconfigured, no lock can be acquired error=%s", error)  # noqa: TRY400
+            self._misconfigured = str(error)
+            self._send(signals.nodes_checked, votes=0)
+            return
+        self._misconfigured = ""
+        self._send(signals.nodes_checked, votes=len(self._redlock.nodes) - len(why))
+        before, self._silent = self._silent, set(why)
+        for node in sorted(self._silent - before):
+            signals.node_down.send(sender=self._app, node=node, error=why[node])
+        for node in sorted(before - self._silent):
+            logger.info("node votes again node=%s", node)
+            signals.node_up.send(sender=self._app, node=node)
+        if self._silent - before:
+            self._report_degraded(why)
+        is_back = len(self._redlock.nodes) - len(before) < self._redlock.quorum <= self._votes()
+        if is_back:
+            logger.warning("quorum is back votes=%d of=%d", self._votes(), len(self._redlock.nodes))
+
+    def _votes(self) -> int:
+        return len(self._redlock.nodes) - len(self._silent)
+
+    def _report_degraded(self, why: dict[str, str]) -> None:
+        votes, nodes = self._votes(), len(self._redlock.nodes)
+        if votes < self._redlock.quorum:
+            errors = "; ".join(f"{node}: {error}" for node, error in why.items())
+            logger.error(
+                "quorum lost, no lock can be acquired votes=%d of=%d errors=%s",
+                votes, nodes, errors,
+            )  # fmt: skip
+        self._send(signals.quorum_degraded, votes=votes)
+
+    def _send(self, signal: Signal, votes: int) -> None:
+        nodes, needed = len(self._redlock.nodes), self._redlock.quorum
+        signal.send(sender=self._app, votes=votes, nodes=nodes, needed=needed)
+
+    def _run(self) -> None:
+        while not self._is_over.is_set():
+            try:
+                self.check()
+            except Exception:
+                logger.exception("node watch failed, the next check is in %d s", _INTERVAL_S)
+            self._is_over.wait(_INTERVAL_S)
+
+
+def mute_node_lines(redlock: Redlock) -> Redlock:
+    """Return `redlock`, whose log lines about nodes are left to the node watch from now on."""
+    redlock.log = log_event_of_leases
+    return redlock

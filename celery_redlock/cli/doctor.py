@@ -1,0 +1,71 @@
+"""The command ``celery -A proj redlock doctor``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from .target import as_json, target_of
+from .text import count, document
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from celery_redlock.operate.doctor import Finding
+
+_COLOURS = {"error": "red", "warning": "yellow", "unknown": "cyan"}
+_INDENT = " " * 9
+
+
+@click.command()
+@click.option("--strict", is_flag=True, help="Fail for warnings, too.")
+@click.option(
+    "--fleet",
+    type=(click.IntRange(min=1), click.IntRange(min=1)),
+    metavar="WORKERS PROCESSES",
+    help="Check that each node has room for the connections of so many workers with so many "
+    "pool processes each.",
+)
+@as_json
+@click.pass_context
+def doctor(
+    ctx: click.Context, *, strict: bool, fleet: tuple[int, int] | None, as_json: bool
+) -> None:
+    """Check nodes, settings and tasks for every known trap.
+
+    A lock is written on each node, and deleted at once.
+    Exits with 1 if there is an error; with --strict, also if there is a warning.
+    """
+    from celery_redlock.operate.doctor import Fleet, Severity, diagnose
+
+    found = diagnose(target_of(ctx), Fleet(*fleet) if fleet else None)
+    totals = {one.value: sum(each.severity is one for each in found) for one in Severity}
+    if as_json:
+        click.echo(document(totals | {"findings": [finding.as_json() for finding in found]}))
+    else:
+        click.echo("\n\n".join([*map(finding_text, found), _sum(found, totals)]))
+    ctx.exit(1 if totals["error"] or (strict and totals["warning"]) else 0)
+
+
+def finding_text(finding: Finding) -> str:
+    """Return a finding as a paragraph."""
+    severity = finding.severity.value
+    head = click.style(f"{severity.upper():{len(_INDENT) - 1}}", fg=_COLOURS[severity])
+    return "\n".join(
+        (
+            f"{head} {finding.trap.code}  {finding.trap.title}",
+            f"{_INDENT}where:  {finding.where}",
+            f"{_INDENT}what:   {finding.what}",
+            f"{_INDENT}why:    {finding.trap.why}",
+            f"{_INDENT}mend:   {finding.trap.mend}",
+            f"{_INDENT}more:   {finding.trap.anchor}",
+        )
+    )
+
+
+def _sum(found: Sequence[Finding], totals: dict[str, int]) -> str:
+    if not found:
+        return "Nothing was found."
+    errors, warnings = count(totals["error"], "error"), count(totals["warning"], "warning")
+    return f"{errors}, {warnings}, {totals['unknown']} unknown."

@@ -1,0 +1,148 @@
+"""The command ``celery -A proj redlock release``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from .show import key_in, lock_text
+from .target import as_json, target_of
+from .text import count, document, seconds
+
+if TYPE_CHECKING:
+    from celery_redlock.operate.lock_view import LockView
+    from celery_redlock.operate.locks import Lock
+    from celery_redlock.operate.node_set import NodeSet
+    from celery_redlock.operate.target import Target
+
+
+@click.command()
+@click.argument("key", required=False)
+@click.option("--done", "label", help="Delete this done mark of the key, as `show` lists it.")
+@click.option("--expect", "expected", help="Release only the holder with this id.")
+@click.option(
+    "--orphaned",
+    is_flag=True,
+    help="Release the reservations whose message is gone, for instance after a purge. With an app "
+    "only, whose broker is Redis.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    help="How long a message must be missing, in seconds.",
+)
+@click.option("--yes", is_flag=True, help="Release; without it, only show what would happen.")
+@as_json
+@click.pass_context
+def release(
+    ctx: click.Context,
+    *,
+    key: str | None,
+    label: str | None,
+    expected: str | None,
+    orphaned: bool,
+    grace: float,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Release a lock, a reservation, a pending slot or a done mark.
+
+    KEY is as in `list`. A lock is released only if its holder is still the one that is shown.
+    Exits with 1 if there is nothing to release, or another holder has it by now.
+    """
+    from celery_redlock.operate.node_set import NodeSet
+
+    target = target_of(ctx)
+    if (key is None) is not orphaned:
+        raise click.UsageError("Give a KEY, or --orphaned.")
+    with NodeSet(target.urls, target.patience) as nodes:
+        if key is None:
+            released = _orphaned(target, nodes, grace, as_json=as_json, yes=yes)
+        else:
+            name = key_in(target, key)
+            released = _one(target, nodes, (name, label, expected), as_json=as_json, yes=yes)
+    ctx.exit(0 if released else 1)
+
+
+def _one(
+    target: Target,
+    nodes: NodeSet,
+    wanted: tuple[str, str | None, str | None],
+    *,
+    as_json: bool,
+    yes: bool,
+) -> bool:
+    from celery_redlock.operate import removal
+    from celery_redlock.operate.lock_view import view_of
+    from celery_redlock.operate.locks import task_in
+    from celery_redlock.operate.tasks import options_of
+
+    key, label, expected = wanted
+    view = view_of(nodes, target.key_prefix, key)
+    lock = _chosen(view, label)
+    if lock is None:
+        what = f"done mark {label!r} of {key!r}" if label else repr(key)
+        raise click.ClickException(f"there is nothing to release: no node has {what}")
+    meaning = removal.consequence(lock, options_of(target.app, task_in(key)))
+    is_other = expected not in (None, lock.id)
+    released = False
+    if yes and not is_other:
+        if label is not None:
+            released = removal.delete_mark(target, nodes, lock)
+        else:
+            released = removal.release(target, nodes, view, lock)
+    if as_json:
+        shown = {"released": released, "consequence": meaning} | lock.as_json(time.time())
+        click.echo(document(shown))
+        return released or not (yes or is_other)
+    click.echo(f"{key}: {_text(lock)}\nConsequence: {meaning}.\n")
+    if is_other:
+        click.echo(f"Not released: its id is not {expected}.")
+        return False
+    if not yes:
+        click.echo(f"Nothing was released. To release it: --yes --expect {lock.id}")
+        return True
+    click.echo("Released." if released else "Not released: it has another holder by now, or none.")
+    return released
+
+
+def _text(lock: Lock) -> str:
+    if lock.kind.value == "done":
+        left = seconds(lock.remaining)
+        return f"done mark {lock.owner}, for another {left} (id {lock.id})"
+    return lock_text(lock, time.time())
+
+
+def _chosen(view: LockView, label: str | None) -> Lock | None:
+    if label is None:
+        return view.lock
+    return next((mark for mark in view.marks if mark.owner == label), None)
+
+
+def _orphaned(target: Target, nodes: NodeSet, grace: float, *, as_json: bool, yes: bool) -> bool:
+    from celery_redlock.operate.lock_view import view_of
+    from celery_redlock.operate.orphans import orphans
+    from celery_redlock.operate.removal import release as release_lock
+
+    if target.app is None:
+        raise click.UsageError("--orphaned needs an app: celery -A proj redlock release --orphaned")
+    found = orphans(target, nodes, grace, time.sleep)
+    released = [
+        yes and release_lock(target, nodes, view_of(nodes, target.key_prefix, lock.key), lock)
+        for lock in found
+    ]
+    if as_json:
+        now = time.time()
+        pairs = zip(found, released, strict=True)
+        click.echo(document([lock.as_json(now) | {"released": done} for lock, done in pairs]))
+        return True
+    for lock, done in zip(found, released, strict=True):
+        click.echo(f"{lock.key}: {lock_text(lock, time.time())}{', released' if done else ''}")
+    click.echo(f"{count(len(found), 'reservation')} without a message.")
+    if found and not yes:
+        click.echo("Nothing was released. To release: --yes")
+    return True

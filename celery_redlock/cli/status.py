@@ -1,0 +1,78 @@
+"""The command ``celery -A proj redlock status``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from .target import as_json, target_of
+from .text import columns, document, milliseconds, seconds, size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from celery_redlock.operate.node_status import NodeStatus
+
+HEADER = (
+    "NODE", "STATE", "SERVER", "ROLE", "UP", "ROUND TRIP", "CLOCK", "MEMORY", "POLICY",
+    "CONNECTIONS",
+)  # fmt: skip
+_COLOURS = {"votes": "green", "guarded": "yellow"}
+
+
+@click.command()
+@as_json
+@click.pass_context
+def status(ctx: click.Context, *, as_json: bool) -> None:
+    """Show each node: whether it votes, and what it reports.
+
+    Exits with 1 if no quorum votes.
+    """
+    from celery_redlock.operate.node_set import NodeSet
+    from celery_redlock.operate.node_status import read_statuses, votes
+
+    target = target_of(ctx)
+    with NodeSet(target.urls, target.patience) as nodes:
+        statuses = read_statuses(target, nodes)
+    voting = votes(statuses)
+    if as_json:
+        shown = {
+            "votes": voting,
+            "needed": target.quorum,
+            "nodes": [status.as_json() for status in statuses],
+        }
+        click.echo(document(shown))
+    else:
+        click.echo(status_text(statuses, voting, target.quorum))
+    ctx.exit(0 if voting >= target.quorum else 1)
+
+
+def status_text(statuses: Sequence[NodeStatus], voting: int, needed: int) -> str:
+    """Return the table of the nodes, the reasons of those that don't vote, and the sum."""
+    parts = [columns(HEADER, [node_row(status) for status in statuses])]
+    reasons = [f"{status.node}: {status.why}" for status in statuses if status.why]
+    if reasons:
+        parts.append("\n".join(reasons))
+    means = "locks can be acquired" if voting >= needed else "no lock can be acquired"
+    verb = "votes" if voting == 1 else "vote"
+    parts.append(f"{voting} of {len(statuses)} {verb}, {needed} needed: {means}.")
+    return "\n\n".join(parts)
+
+
+def node_row(status: NodeStatus) -> list[str]:
+    """Return the cells of a node in a table."""
+    used, limit = status.number("used_memory"), status.number("maxmemory")
+    clients, most = status.number("connected_clients"), status.number("maxclients")
+    return [
+        status.node,
+        click.style(status.state, fg=_COLOURS.get(status.state, "red")),
+        status.version or "-",
+        status.info.get("role", "-"),
+        seconds(status.number("uptime_in_seconds")),
+        milliseconds(status.latency),
+        milliseconds(status.clock_offset, sign="+"),
+        size(used) + (f" of {size(limit)}" if limit else ""),
+        status.info.get("maxmemory_policy", "-"),
+        "-" if clients is None else f"{clients}" + (f" of {most}" if most else ""),
+    ]

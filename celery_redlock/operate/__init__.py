@@ -1,0 +1,1 @@
+"""Operation of the nodes and locks by people: what the commands show and do."""

@@ -1,0 +1,151 @@
+"""Checks of an app: its broker, its tasks and beat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from celery.utils.quorum_queues import detect_quorum_queues
+
+from celery_redlock.config.app_lock import is_enabled
+from celery_redlock.config.identity import identity_of
+from celery_redlock.config.task_config import task_lock_config
+from celery_redlock.keys import KeyRule
+from celery_redlock.operate.locks import each_lock, escaped
+from celery_redlock.operate.node_set import NodeSet
+from celery_redlock.operate.target import Target
+from celery_redlock.operate.tasks import singleton_tasks
+from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.task import SingletonTask
+
+from . import traps
+from .traps import Finding, Severity
+
+_DEFAULT_VISIBILITY_S = 3600.0
+_UNSTABLE_NAMES = frozenset(
+    {"correlation_id", "nonce", "now", "request_id", "span_id", "timestamp", "trace_id", "ts"}
+)
+_UNSTABLE_TYPES = frozenset({"datetime"})
+
+
+def app_findings(target: Target, nodes: NodeSet) -> Iterator[Finding]:
+    """Yield what is wrong with the app."""
+    app = target.app
+    if not is_enabled(app):
+        yield Finding(traps.DISABLED, Severity.WARNING, "redlock_enabled", "False")
+    try:
+        tasks = list(singleton_tasks(app))
+    except ConfigurationError as error:
+        yield Finding(traps.OPTIONS, Severity.ERROR, "tasks", str(error))
+        tasks = []
+    for task in tasks:
+        yield from _of_options(task)
+        yield from _of_acknowledgement(task)
+    yield from _of_visibility(app, tasks)
+    yield from _of_quorum_queues(app)
+    yield from _of_beat(target, nodes)
+
+
+def _of_options(task: SingletonTask) -> Iterator[Finding]:
+    name = str(task.name)
+    try:
+        config = task_lock_config(task, task.app)
+    except ConfigurationError as error:
+        yield Finding(traps.OPTIONS, Severity.ERROR, name, str(error))
+        return
+    options, limit = config.options, _time_limit(task)
+    if limit and options.max_hold is not None and options.max_hold < limit:
+        what = (
+            f"lock_max_hold = {options.max_hold:g} s is shorter than its time limit, {limit:g} s: "
+            "its lease ends first"
+        )
+        yield Finding(traps.OPTIONS, Severity.WARNING, name, what)
+    if limit and options.wait is not None and options.wait >= limit:
+        what = (
+            f"lock_wait = {options.wait:g} s is not shorter than its time limit, {limit:g} s, "
+            "which counts from the beginning of the wait"
+        )
+        yield Finding(traps.OPTIONS, Severity.WARNING, name, what)
+    parameters = config.rule.signature.parameters
+    for parameter in _in_key(config.rule):
+        kind = parameters[parameter].annotation if parameter in parameters else ""
+        kind = kind if isinstance(kind, str) else getattr(kind, "__name__", "")
+        kind = kind.rpartition(".")[2]
+        if parameter in _UNSTABLE_NAMES or kind in _UNSTABLE_TYPES:
+            what = f"the argument {parameter!r}" + (f" ({kind})" if kind in _UNSTABLE_TYPES else "")
+            yield Finding(traps.KEYS, Severity.WARNING, name, f"{what} is part of the key")
+
+
+def _in_key(rule: KeyRule) -> Iterable[str]:
+    """Return the parameters that are part of the key, as far as they are known before a call."""
+    if rule.lock_key is None:
+        return rule.signature.parameters
+    if isinstance(rule.lock_key, tuple):
+        return rule.lock_key
+    return getattr(rule.lock_key, "parameters", ())
+
+
+def _time_limit(task: SingletonTask) -> float | None:
+    conf: Any = task.app.conf
+    return task.time_limit or conf.task_time_limit
+
+
+def _of_acknowledgement(task: SingletonTask) -> Iterator[Finding]:
+    conf: Any = task.app.conf
+    rejects = task.reject_on_worker_lost or conf.task_reject_on_worker_lost
+    if task.acks_late and not rejects:
+        what = "acks_late is set, reject_on_worker_lost is not"
+        yield Finding(traps.WORKER_LOST, Severity.WARNING, str(task.name), what)
+
+
+def _of_visibility(app: Any, tasks: list[SingletonTask]) -> Iterator[Finding]:
+    """Yield the tasks that outlast the visibility timeout of a broker that has one."""
+    if _driver_type(app) not in ("redis", "sqs"):
+        return
+    options = app.conf.broker_transport_options or {}
+    timeout = float(options.get("visibility_timeout", _DEFAULT_VISIBILITY_S))
+    for task in tasks:
+        limit = _time_limit(task)
+        if task.acks_late and limit and limit > timeout:
+            what = f"its time limit is {limit:g} s, visibility_timeout {timeout:g} s"
+            yield Finding(traps.VISIBILITY, Severity.WARNING, str(task.name), what)
+        backoff = getattr(task, "retry_backoff", False)
+        longest = float(getattr(task, "retry_backoff_max", 600) if backoff else 0)
+        delay = max(longest, float(task.default_retry_delay or 0))
+        if delay > timeout:
+            what = f"its retries wait for up to {delay:g} s, visibility_timeout is {timeout:g} s"
+            yield Finding(traps.VISIBILITY, Severity.WARNING, str(task.name), what)
+
+
+def _of_quorum_queues(app: Any) -> Iterator[Finding]:
+    driver = _driver_type(app)
+    has_one, queue = detect_quorum_queues(app, driver)
+    if not has_one:
+        return
+    if not app.conf.worker_detect_quorum_queues:
+        what = f"queue {queue} is a quorum queue, worker_detect_quorum_queues is False"
+        yield Finding(traps.QUORUM_QUEUE, Severity.ERROR, "worker_detect_quorum_queues", what)
+    exchange = app.amqp.queues[queue].exchange
+    if exchange.type != "topic":
+        what = f"queue {queue} is bound to a {exchange.type} exchange: countdowns are not delayed"
+        yield Finding(traps.QUORUM_QUEUE, Severity.WARNING, str(queue), what)
+
+
+def _of_beat(target: Target, nodes: NodeSet) -> Iterator[Finding]:
+    app = target.app
+    if not app.conf.beat_schedule or _is_ours(app.conf.beat_scheduler):
+        return
+    # It may be named on the command line: then its claims are on the nodes.
+    claims = f"%beat:{escaped(identity_of(app))}:*"
+    if next(iter(each_lock(nodes, target.key_prefix, claims)), None) is None:
+        what = f"beat_scheduler = {app.conf.beat_scheduler!r}, and no claim of a tick is on a node"
+        yield Finding(traps.BEAT, Severity.WARNING, "beat_scheduler", what)
+
+
+def _is_ours(scheduler: object) -> bool:
+    module = getattr(scheduler, "__module__", scheduler)
+    return scheduler == "redlock" or str(module).startswith("celery_redlock.")
+
+
+def _driver_type(app: Any) -> str:
+    return str(app.connection_for_read().get_transport_cls().driver_type)

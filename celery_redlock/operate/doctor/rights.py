@@ -1,0 +1,114 @@
+"""Checks of what a node lets its user do: the lock's own commands, on a key of the doctor's."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from celery_redlock.operate.node_set import Command, NodeSet
+from celery_redlock.operate.target import Target
+from celery_redlock.redlock.protocol.replies import Failed
+from celery_redlock.redlock.protocol.scripts import (
+    ALL,
+    CONFIRM,
+    EXTEND,
+    GRANT,
+    RELEASE,
+    evalsha,
+    lock_keys,
+)
+from celery_redlock.redlock.transport.direct import DirectConnection, ErrorReply
+
+from . import traps
+from .nodes import is_local
+from .traps import Finding, Severity
+
+_TTL_MS = 10_000
+_TOKEN = 2**52
+"""Above any floor, so that each script does all of its work."""
+_IS_DENIED = re.compile("NOPERM|ACL failure|can't run this command").search
+_IS_REPLICA = re.compile("READONLY").search
+
+
+def rights_findings(target: Target, nodes: NodeSet) -> Iterator[Finding]:
+    """Yield what is wrong with the rights on the nodes, and with their persistence."""
+    keys = lock_keys(target.key_prefix, f"%doctor:{secrets.token_hex(8)}")
+    commands = _commands(keys)
+    for url, connection in zip(target.urls, nodes.connections, strict=True):
+        if connection.error is None:
+            yield from _narrow(connection, commands)
+            if not is_local(url):
+                yield from _wide(connection)
+            # Of one node the restart guard is off by default: that is a trap of its own.
+            if not target.guard and len(target.urls) > 1:
+                yield from _forgets(connection)
+
+
+def _commands(keys: tuple[str, str]) -> list[Command]:
+    """Return every command that the lock sends; at the end none of its keys is left."""
+    owner = f"{secrets.token_hex(16)}:doctor@doctor"
+    lock, floor = keys
+    return [
+        *(script.loading for script in ALL),
+        evalsha(GRANT, keys, owner, _TTL_MS, _TOKEN, 0, _TTL_MS, "", 0),
+        evalsha(CONFIRM, keys, owner, _TOKEN, _TTL_MS, _TTL_MS),
+        evalsha(EXTEND, keys, owner, _TOKEN, _TTL_MS, _TTL_MS),
+        evalsha(RELEASE, keys, owner, _TOKEN, _TTL_MS, 0, 0, ""),
+        ("SET", lock, owner, "PX", _TTL_MS, "NX"),
+        ("GET", lock),
+        ("PTTL", lock),
+        ("PEXPIRE", lock, _TTL_MS),
+        ("TIME",),
+        ("DEL", lock),
+        ("DEL", floor),
+    ]
+
+
+def _narrow(connection: DirectConnection, commands: Sequence[Command]) -> Iterator[Finding]:
+    replies = connection.ask(commands)
+    if isinstance(replies, Failed):
+        yield Finding(traps.DOWN, Severity.WARNING, connection.name, replies.error)
+        return
+    said = [str(reply) for reply in replies if isinstance(reply, ErrorReply)]
+    denied = [text for text in said if _IS_DENIED(text)]
+    if denied:
+        yield Finding(traps.NARROW, Severity.ERROR, connection.name, denied[0])
+    # A replica has a trap of its own.
+    others = [text for text in said if not _IS_DENIED(text) and not _IS_REPLICA(text)]
+    if others and not denied:
+        yield Finding(traps.REFUSES, Severity.ERROR, connection.name, others[0])
+
+
+def _wide(connection: DirectConnection) -> Iterator[Finding]:
+    replies = connection.ask([("ACL", "WHOAMI")])
+    if isinstance(replies, Failed) or not isinstance(replies[0], bytes):
+        return
+    user = replies[0].decode(errors="replace")
+    # Only a user with rights of an administrator may ask this.
+    replies = connection.ask([("ACL", "GETUSER", user)])
+    if isinstance(replies, Failed) or isinstance(replies[0], ErrorReply):
+        return
+    flat = cast("list[Any]", replies[0])
+    rights = dict(zip(flat[::2], flat[1::2], strict=False))
+    commands = rights.get(b"commands", b"")
+    if isinstance(commands, bytes) and commands.startswith(b"+@all"):
+        is_open = b"nopass" in cast("list[bytes]", rights.get(b"flags", []))
+        what = f"user {user}: {commands.decode()}" + (", without a password" if is_open else "")
+        yield Finding(traps.WIDE, Severity.WARNING, connection.name, what)
+
+
+def _forgets(connection: DirectConnection) -> Iterator[Finding]:
+    """Yield a finding unless the node stores each write before it replies."""
+    replies = connection.ask([("CONFIG", "GET", "append*")])
+    if isinstance(replies, Failed) or not isinstance(replies[0], list):
+        what = "redlock_restart_guard is off, and CONFIG, which tells appendfsync, is forbidden"
+        yield Finding(traps.FORGETS, Severity.UNKNOWN, connection.name, what)
+        return
+    flat = cast("list[bytes]", replies[0])
+    conf = dict(zip(flat[::2], flat[1::2], strict=True))
+    stored, synced = conf.get(b"appendonly", b""), conf.get(b"appendfsync", b"")
+    if (stored, synced) != (b"yes", b"always"):
+        what = f"appendonly {stored.decode()}, appendfsync {synced.decode()}"
+        yield Finding(traps.FORGETS, Severity.ERROR, connection.name, what)

@@ -1,0 +1,231 @@
+"""The traps that the doctor knows: code, title, why they matter, and the remedy.
+
+The reference page is made from this file: `python -m tests.docs.doctor_page`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+PAGE = "docs/reference/doctor.md"
+
+
+class Severity(str, Enum):
+    """Severity of a finding."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    UNKNOWN = "unknown"
+
+    @property
+    def rank(self) -> int:
+        """Its place in a list: the worst is first."""
+        return list(Severity).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Trap:
+    """A known trap.
+
+    Attributes:
+        code: Stable code.
+        title: The trap, in a few words.
+        why: What happens in it.
+        mend: Remedy.
+    """
+
+    code: str
+    title: str
+    why: str
+    mend: str
+
+    @property
+    def anchor(self) -> str:
+        """Place in the documentation."""
+        return f"{PAGE}#{self.code.lower()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A trap that was found.
+
+    Attributes:
+        trap: The trap.
+        severity: Its severity here.
+        where: Node, setting or task.
+        what: What was seen.
+    """
+
+    trap: Trap
+    severity: Severity
+    where: str
+    what: str
+
+    def as_json(self) -> dict[str, str]:
+        """Return the finding as plain JSON values."""
+        return {
+            "code": self.trap.code,
+            "severity": self.severity.value,
+            "title": self.trap.title,
+            "where": self.where,
+            "what": self.what,
+            "why": self.trap.why,
+            "mend": self.trap.mend,
+            "docs": self.trap.anchor,
+        }
+
+
+NO_QUORUM = Trap(
+    "RL101", "no quorum votes",
+    "No lock can be acquired: tasks wait, fail or run without a lock, as lock_on_unavailable says.",
+    "Mend the nodes that don't vote. After a restart of all nodes, wait for the restart guard.",
+)  # fmt: skip
+DOWN = Trap(
+    "RL102", "a node can't be used",
+    "The quorum has less to spare: with one more failure no lock may be acquired.",
+    "Start the node, or mend the network or the user in its URL.",
+)  # fmt: skip
+GUARDED = Trap(
+    "RL103", "a node is in its restart guard",
+    "It may have forgotten locks when it restarted, so it does not vote yet.",
+    "Wait. Restart one node at a time, with more than the guard in between.",
+)  # fmt: skip
+EVICTION = Trap(
+    "RL104", "a node may evict keys",
+    "A node that evicts a lock key gives the same lock away twice.",
+    "Set maxmemory-policy noeviction, and keep other data off the node.",
+)  # fmt: skip
+REPLICA = Trap(
+    "RL105", "a node is a replica",
+    "A lock that a replica grants is lost in a failover. No process grants a lock meanwhile.",
+    "Name independent masters only.",
+)  # fmt: skip
+REPLICATED = Trap(
+    "RL106", "a node has replicas, or was one",
+    "Replication is asynchronous: a promoted replica has forgotten the newest locks, and answers "
+    "under the same address.",
+    "Use servers without replication and failover. A minority may fail: they need none.",
+)  # fmt: skip
+CLUSTER = Trap(
+    "RL107", "a node is in cluster mode",
+    "It refuses the keys of the slots that it does not serve, and its shard may fail over.",
+    "Name independent masters outside a cluster.",
+)  # fmt: skip
+TWINS = Trap(
+    "RL108", "one server has two URLs",
+    "It would vote twice: the quorum is not one. No process grants a lock meanwhile.",
+    "Name each server once.",
+)  # fmt: skip
+EVEN = Trap(
+    "RL109", "the number of nodes is even",
+    "It tolerates no more failures than one node less, and is refused.",
+    "Name 1, 3 or 5 nodes.",
+)  # fmt: skip
+SINGLE = Trap(
+    "RL110", "there is only one node",
+    "While it is down no task gets its lock, and when it restarts it forgets the locks that it did "
+    "not store.",
+    "Name 3 nodes in redlock_nodes. For one node, set appendonly yes and appendfsync always.",
+)  # fmt: skip
+CLOCK = Trap(
+    "RL111", "a node's clock is wrong",
+    "Tokens keep their order only while clocks are right to redlock_max_clock_skew; and when NTP "
+    "steps the clock, locks on the node end early.",
+    "Run NTP on the node and on this machine, so that it slews and does not step.",
+)  # fmt: skip
+FORGETS = Trap(
+    "RL112", "a node forgets locks in a restart, and is not guarded",
+    "With redlock_restart_guard off, a node that restarts votes at once, without the locks that it "
+    "held. A second holder may get a majority.",
+    "Remove redlock_restart_guard = False, or set appendonly yes and appendfsync always.",
+)  # fmt: skip
+SLOW = Trap(
+    "RL113", "the round trip is too long for redlock_node_timeout",
+    "A node that answers later than redlock_node_timeout counts as failed: if a majority does, "
+    "each attempt ends with no quorum, though all nodes are up.",
+    "Set redlock_node_timeout to four times the round trip, or move the nodes nearer to the "
+    "workers.",
+)  # fmt: skip
+CLIENTS = Trap(
+    "RL114", "a node is near its limit of connections",
+    "Beyond maxclients it refuses connections. Each process holds one, and one for each thread "
+    "that locks at the same time.",
+    "Raise maxclients, and the server's limit of open files.",
+)  # fmt: skip
+MEMORY = Trap(
+    "RL115", "a node is nearly full",
+    "With noeviction a full node refuses to write, and does not vote.",
+    "Raise maxmemory, or keep other data off the node.",
+)  # fmt: skip
+NARROW = Trap(
+    "RL116", "the user's rights on a node are too narrow",
+    "A command that the lock needs is refused: the node does not vote, or leaves locks behind.",
+    "Grant the rights of docs/how-to/run-the-nodes.md, with your redlock_key_prefix.",
+)  # fmt: skip
+WIDE = Trap(
+    "RL117", "the user's rights on a node are too wide",
+    "Whoever reaches the node, or reads this URL, may read, change and delete everything on it.",
+    "Give the node a user for the lock alone, as docs/how-to/run-the-nodes.md shows.",
+)  # fmt: skip
+REFUSES = Trap(
+    "RL118", "a node refuses to write",
+    "It answers, but does not vote.",
+    "Mend what it says: memory, disk, or min-replicas-to-write.",
+)  # fmt: skip
+PLAIN = Trap(
+    "RL119", "a connection to another machine is not encrypted",
+    "Passwords and owners can be read on the way; an owner is enough to release its lock.",
+    "Use rediss:// URLs, or a network that encrypts.",
+)  # fmt: skip
+FLEET = Trap(
+    "RL120", "a node has no room for the fleet's connections",
+    "Beyond maxclients it refuses connections, and processes that are refused see the node as "
+    "down: docs/how-to/run-the-nodes.md does the sum.",
+    "Raise maxclients, and the server's limit of open files, or lower redlock_idle_timeout.",
+)  # fmt: skip
+DISABLED = Trap(
+    "RL201", "locking is switched off",
+    "With redlock_enabled = False all tasks run without a lock.",
+    "Remove the setting, except in unit tests.",
+)  # fmt: skip
+OPTIONS = Trap(
+    "RL202", "a task's options contradict each other",
+    "The task fails, or is ended under its lock.",
+    "Change the options that are named.",
+)  # fmt: skip
+KEYS = Trap(
+    "RL203", "a lock key contains an argument that differs in every call",
+    "No two calls have the same key, so the lock excludes nothing.",
+    "Choose with lock_key the arguments that identify the work.",
+)  # fmt: skip
+VISIBILITY = Trap(
+    "RL204", "visibility_timeout is shorter than a task or a countdown",
+    "The broker delivers the message again while the first copy waits or runs. The lock parks the "
+    "copy, but each copy takes up a worker and a delivery of redlock_max_deliveries.",
+    "Set broker_transport_options visibility_timeout above the longest time limit and countdown.",
+)  # fmt: skip
+WORKER_LOST = Trap(
+    "RL205", "acks_late without reject_on_worker_lost",
+    "If the process of the task is killed, Celery acknowledges the message: the task is not run "
+    "again, though it is acknowledged late.",
+    "Set task_reject_on_worker_lost = True, or task_acks_late = False if that is meant.",
+)  # fmt: skip
+QUORUM_QUEUE = Trap(
+    "RL206", "a setting does not fit a quorum queue",
+    "Workers can't consume a quorum queue with a global prefetch, and countdowns need a topic "
+    "exchange.",
+    'Keep worker_detect_quorum_queues = True, and set task_default_exchange_type = "topic".',
+)  # fmt: skip
+BEAT = Trap(
+    "RL301", "beat runs without the scheduler of this package",
+    "A second beat publishes every tick twice, and while the only one is down nothing is "
+    "published.",
+    'Set beat_scheduler = "redlock", and run beat on two hosts or more.',
+)  # fmt: skip
+
+TRAPS = (
+    NO_QUORUM, DOWN, GUARDED, EVICTION, REPLICA, REPLICATED, CLUSTER, TWINS, EVEN, SINGLE, CLOCK,
+    FORGETS, SLOW, CLIENTS, MEMORY, NARROW, WIDE, REFUSES, PLAIN, FLEET, DISABLED, OPTIONS, KEYS,
+    VISIBILITY, WORKER_LOST, QUORUM_QUEUE, BEAT,
+)  # fmt: skip

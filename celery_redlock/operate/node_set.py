@@ -1,0 +1,69 @@
+"""Direct connections to all nodes, for the length of one command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from celery_redlock.redlock.clock import Clock, SystemClock
+from celery_redlock.redlock.protocol.replies import Failed
+from celery_redlock.redlock.protocol.scripts import Argument
+from celery_redlock.redlock.transport.direct import DirectConnection, packed
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+T = TypeVar("T")
+Command = tuple[Argument, ...]
+Replies = list[object] | Failed
+
+
+class NodeSet:
+    """Connections to `urls`, opened and closed by ``with``. Nodes that fail are not asked again.
+
+    Args:
+        urls: URLs of the nodes.
+        timeout: Longest wait for a node, seconds.
+        clock: Time.
+
+    Raises:
+        ConfigurationError: A URL is not valid.
+    """
+
+    def __init__(self, urls: Sequence[str], timeout: float, clock: Clock | None = None) -> None:
+        clock = clock or SystemClock()
+        self.connections = [DirectConnection(url, clock, timeout) for url in urls]
+
+    def __enter__(self) -> Self:
+        self.on_each(DirectConnection.connect)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connection in self.connections:
+            connection.close()
+
+    def __len__(self) -> int:
+        return len(self.connections)
+
+    @property
+    def names(self) -> list[str]:
+        """Addresses of the nodes."""
+        return [connection.name for connection in self.connections]
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """Reasons of the nodes that can't be asked, by address."""
+        return {one.name: one.error for one in self.connections if one.error is not None}
+
+    def on_each(self, question: Callable[[DirectConnection], T]) -> list[T]:
+        """Return what `question` returns for each node; all are asked at the same time."""
+        with ThreadPoolExecutor(len(self.connections)) as threads:
+            return list(threads.map(question, self.connections))
+
+    def ask(self, commands: Sequence[Command]) -> list[Replies]:
+        """Send the same commands to all nodes; return the replies of each."""
+        payload = packed(commands)
+        for connection in self.connections:
+            connection.send(payload, len(commands))
+        return [connection.receive(len(commands)) for connection in self.connections]

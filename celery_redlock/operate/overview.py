@@ -1,0 +1,62 @@
+"""Overview of nodes and locks at one moment."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from .locks import Lock, each_lock
+from .node_set import NodeSet
+from .node_status import NodeStatus, read_statuses, votes
+from .target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Overview of nodes and locks.
+
+    Attributes:
+        statuses: Status of each node.
+        needed: Number of nodes that are needed.
+        counts: Number of locks of each kind.
+        oldest: The locks that have been held longest.
+    """
+
+    statuses: Sequence[NodeStatus]
+    needed: int
+    counts: Mapping[str, int]
+    oldest: Sequence[Lock]
+
+    @property
+    def votes(self) -> int:
+        """Number of nodes that vote."""
+        return votes(self.statuses)
+
+    def as_json(self, now: float) -> dict[str, object]:
+        """Return the overview as plain JSON values; times are in seconds."""
+        return {
+            "at": round(now, 3),
+            "votes": self.votes,
+            "needed": self.needed,
+            "nodes": [status.as_json() for status in self.statuses],
+            "counts": dict(self.counts),
+            "oldest": [lock.as_json(now) for lock in self.oldest],
+        }
+
+
+def read_overview(target: Target, most: int) -> Overview:
+    """Return an overview with at most `most` of the locks."""
+    # New connections each time: a node that failed may be back.
+    with NodeSet(target.urls, target.patience) as nodes:
+        statuses = read_statuses(target, nodes)
+        counts: Counter[str] = Counter()
+
+        def counted() -> Iterator[Lock]:
+            for lock in each_lock(nodes, target.key_prefix):
+                counts[lock.kind.value] += 1
+                yield lock
+
+        oldest = heapq.nsmallest(most, counted(), key=lambda lock: (lock.token == 0, lock.token))
+    return Overview(statuses, target.quorum, counts, oldest)

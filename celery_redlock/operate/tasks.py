@@ -1,0 +1,51 @@
+"""Tasks of an app: the key of a call, and the options of the task that a key belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from celery_redlock.config.options import LockOptions
+from celery_redlock.config.task_config import task_lock_config
+from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.suggestion import closest
+from celery_redlock.task import SingletonTask
+
+
+def singleton_tasks(app: Any) -> Iterator[SingletonTask]:
+    """Yield the singleton tasks of an app, after it has loaded its modules."""
+    app.loader.import_default_modules()
+    for name in sorted(app.tasks):
+        if isinstance(app.tasks[name], SingletonTask):
+            yield app.tasks[name]
+
+
+def key_of_call(app: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Return the lock key of a call, as the worker computes it.
+
+    Args:
+        app: The app.
+        name: Name of the task.
+        args: Positional arguments, as JSON has them.
+        kwargs: Keyword arguments.
+
+    Raises:
+        ConfigurationError: There is no such singleton task, or it can't be called like this.
+    """
+    tasks = {task.name: task for task in singleton_tasks(app)}
+    if name not in tasks:
+        close = closest(name, tasks)
+        hint = f"did you mean {close}?" if close else f"known: {', '.join(tasks) or 'none'}"
+        raise ConfigurationError(f"there is no singleton task {name!r}; {hint}")
+    try:
+        return task_lock_config(tasks[name], app).rule.key_for(args, kwargs)
+    except TypeError as error:
+        raise ConfigurationError(f"task {name!r} can't be called so: {error}") from error
+
+
+def options_of(app: Any, name: str) -> LockOptions | None:
+    """Return the lock options of a task; None: there is no such singleton task, or no app."""
+    if app is None:
+        return None
+    found = [task for task in singleton_tasks(app) if task.name == name]
+    return task_lock_config(found[0], app).options if found else None

@@ -1,0 +1,144 @@
+"""Measurements of tasks and beat, taken from the signals of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from celery import Celery
+from celery.exceptions import Retry
+from celery.signals import task_retry
+from celery.utils.dispatch import Signal
+
+from celery_redlock import signals
+from celery_redlock.redlock.errors import LockHeld, QuorumUnavailable
+
+COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "acquired": ("Locks acquired by executions.", ()),
+    "released": ("Locks released by executions, unless their lease was lost.", ()),
+    "lost": ("Leases lost under a running task.", ()),
+    "conflicts": (
+        "Executions and calls whose lock was held, by outcome.",
+        ("skip", "complete", "raise", "reschedule", "coalesce", "parked", "not_published"),
+    ),
+    "unavailable": (
+        "Executions and calls without a quorum, by outcome.",
+        ("reschedule", "raise", "run", "parked", "unreserved"),
+    ),
+    "rescheduled": ("Messages requeued to run later, by reason.", ("conflict", "unavailable")),
+    "ticks": ("Ticks that beat has processed, by outcome.", ("published", "elsewhere", "missed")),
+}
+"""Help text and possible outcomes of each counter."""
+HISTOGRAMS: dict[str, str] = {
+    "acquire": "Time from the granted request for a lock to the start of the body.",
+    "wait": "Time that executions waited in the worker for a held lock.",
+    "hold": "Time from the granted request for a lock to its release.",
+}
+"""Help text of each histogram; all are in seconds."""
+GAUGES: dict[str, str] = {
+    "held": "Locks held by executions now.",
+    "waiting": "Executions that wait in the worker for a held lock now.",
+}
+"""Help text of each gauge that counts executions."""
+BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 300.0, 3600.0)
+"""Upper bounds of the histograms' buckets, in seconds."""
+
+
+class Recorder(Protocol):
+    """Destination of measurements. Names are those of the tables above."""
+
+    def count(self, name: str, task: str, outcome: str = "") -> None:
+        """Add one to a counter."""
+
+    def observe(self, name: str, task: str, seconds: float) -> None:
+        """Add a value to a histogram."""
+
+    def change(self, name: str, task: str, by: int) -> None:
+        """Add to a gauge."""
+
+    def set_votes(self, votes: int, nodes: int, needed: int) -> None:
+        """Record how many of the nodes vote, and how many must."""
+
+
+def connect(app: Celery, recorder: Recorder) -> None:
+    """Record the measurements of an app's tasks, nodes and ticks from now on."""
+    receivers = _Receivers(recorder)
+    connect_for_app(
+        app,
+        (
+            (signals.lock_acquired, receivers.acquired),
+            (signals.lock_released, receivers.released),
+            (signals.lock_lost, receivers.lost),
+            (signals.lock_conflict, receivers.conflict),
+            (signals.lock_unavailable, receivers.unavailable),
+            (signals.lock_wait_began, receivers.wait_began),
+            (signals.lock_wait_ended, receivers.wait_ended),
+            (signals.nodes_checked, receivers.checked),
+            (signals.tick_processed, receivers.ticked),
+            (task_retry, receivers.retried),
+        ),
+    )
+
+
+def connect_for_app(app: Celery, pairs: Iterable[tuple[Signal, Callable[..., None]]]) -> None:
+    """Connect receivers to signals, for the tasks, nodes and ticks of an app alone."""
+
+    def receive_for_app(receiver: Callable[..., None]) -> Callable[..., None]:
+        def receive(sender: Any, **given: Any) -> None:
+            # Ticks have no sender: a process of beat has one app.
+            if sender is None or sender is app or getattr(sender, "app", None) is app:
+                receiver(sender, **given)
+
+        return receive
+
+    for signal, receiver in pairs:
+        signal.connect(receive_for_app(receiver), weak=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Receivers:
+    """Receivers of the signals, by what they tell."""
+
+    _recorder: Recorder
+
+    def acquired(self, task: Any, lease: Any, **_: Any) -> None:
+        self._recorder.count("acquired", task.name)
+        self._recorder.change("held", task.name, 1)
+        self._recorder.observe("acquire", task.name, lease.clock.now() - lease.acquired_at)
+
+    def released(self, task: Any, lease: Any, **_: Any) -> None:
+        if not lease.lost:
+            self._recorder.count("released", task.name)
+        self._recorder.change("held", task.name, -1)
+        self._recorder.observe("hold", task.name, lease.clock.now() - lease.acquired_at)
+
+    def lost(self, task: Any, **_: Any) -> None:
+        self._recorder.count("lost", task.name)
+
+    def conflict(self, task: Any, becomes: str, at: str, **_: Any) -> None:
+        outcome = "not_published" if at == "publish" else becomes
+        self._recorder.count("conflicts", task.name, outcome)
+
+    def unavailable(self, task: Any, becomes: str, **_: Any) -> None:
+        self._recorder.count("unavailable", task.name, becomes)
+
+    def wait_began(self, task: Any, **_: Any) -> None:
+        self._recorder.change("waiting", task.name, 1)
+
+    def wait_ended(self, task: Any, waited: float, **_: Any) -> None:
+        self._recorder.change("waiting", task.name, -1)
+        self._recorder.observe("wait", task.name, waited)
+
+    def retried(self, task: Any, reason: object = None, **_: Any) -> None:
+        cause = reason.exc if isinstance(reason, Retry) else None
+        if isinstance(cause, LockHeld):
+            self._recorder.count("rescheduled", task.name, "conflict")
+        elif isinstance(cause, QuorumUnavailable):
+            self._recorder.count("rescheduled", task.name, "unavailable")
+
+    def checked(self, _app: Celery, votes: int, nodes: int, needed: int, **_: Any) -> None:
+        self._recorder.set_votes(votes, nodes, needed)
+
+    def ticked(self, _sender: None, entry: Any, outcome: str, **_: Any) -> None:
+        self._recorder.count("ticks", str(entry.task), outcome)

@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+import math
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from celery_redlock.redlock import Redlock
 from celery_redlock.testing import Server, Servers, find_server_binary, start_servers
 
-from .support.clock_shim import WallClock, build_clock_shim
-from .support.proxy import Proxy
-from .support.requirements import unmet
+from .support.faults.clock_shim import WallClock, build_clock_shim
+from .support.faults.proxy import Proxy
+from .support.lock_alone import is_of_the_lock_alone
+from .support.requirements import unmet, what_tests_run_on
+
+# No correctness test depends on how fast the machine is.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
 
 StartServers = Callable[..., Servers]
 NewRedlock = Callable[..., Redlock]
+ProxyFor = Callable[[Server], Proxy]
+
+
+def pytest_configure() -> None:
+    # Ignored in the background of a script, and then in every process that a test starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_report_header() -> str:
+    return what_tests_run_on()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if is_of_the_lock_alone(item.path):
+        item.add_marker("lock")
 
 
 @pytest.fixture(scope="session")
@@ -63,13 +88,14 @@ def five(_shared_five: Servers) -> Servers:
 def new_redlock() -> Iterator[NewRedlock]:
     """Make a lock for a test: `new_redlock(urls, **options)`, closed in the end.
 
-    It is patient, since the machine may be slow; and its nodes vote at once, since they have just
-    been started.
+    It is patient, since the machine may be slow and a test's clock may leap; and its nodes vote at
+    once, since they have just been started.
     """
     with ExitStack() as stack:
 
         def new(urls: Sequence[str], **options: Any) -> Redlock:
-            redlock = Redlock(urls, **{"node_timeout": 2.0, "restart_guard": False} | options)
+            patient = {"node_timeout": 2.0, "restart_guard": False, "idle_timeout": math.inf}
+            redlock = Redlock(urls, **patient | options)
             stack.callback(redlock.close)
             return redlock
 
@@ -77,7 +103,7 @@ def new_redlock() -> Iterator[NewRedlock]:
 
 
 @pytest.fixture
-def proxy_for() -> Iterator[Callable[[Server], Proxy]]:
+def proxy_for() -> Iterator[ProxyFor]:
     """Put a fault proxy in front of a server: `proxy_for(server)`, as often as you like."""
     with ExitStack() as stack:
         yield lambda server: stack.enter_context(Proxy(server.port))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from celery_redlock.redlock import LockHeld, Redlock
-from celery_redlock.redlock.channel import Channel
+from celery_redlock.redlock.transport.channel import Channel
 from celery_redlock.testing import Server
 
 from .eventually import eventually
-from .proxy import Proxy
+from .faults.proxy import Proxy
 
 
 def name_of(server: Server | Proxy) -> str:
@@ -25,9 +25,9 @@ def channel_of(redlock: Redlock) -> Channel:
 
 def sent_to(redlock: Redlock, index: int) -> int:
     """Return how many requests were sent to a node on its present connection."""
-    link = channel_of(redlock)._links[index]
-    assert link
-    return link.sent
+    connection = channel_of(redlock)._connections.by_node[index]
+    assert connection
+    return connection.sent
 
 
 def settle(redlock: Redlock, *hung: int) -> None:
@@ -37,8 +37,8 @@ def settle(redlock: Redlock, *hung: int) -> None:
     def owe_nothing() -> bool:
         channel._read(0.0)
         return all(
-            link is None or link.sent == link.received
-            for index, link in enumerate(channel._links)
+            connection is None or connection.sent == connection.received
+            for index, connection in enumerate(channel._connections.by_node)
             if index not in hung
         )
 
@@ -50,7 +50,7 @@ def assert_all_is_well(redlock: Redlock, rival: Redlock) -> None:
     first = redlock.acquire("well")
     with pytest.raises(LockHeld) as caught:
         rival.acquire("well")
-    assert caught.value.holder == first.owner
+    assert caught.value.owner == first.owner
     first.ensure()
     redlock.extend(first)
     redlock.release(first)

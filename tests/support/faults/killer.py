@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from .workers import Worker, kill_process
+from tests.support.processes.workers import Worker, kill_process
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -10,11 +10,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from .crowd import crowd
-from .eventually import eventually
-from .inside import Note
-from .killer import Killer
-from .project import Project
+from tests.support.eventually import eventually
+from tests.support.faults.killer import Killer
+from tests.support.processes.crowd import crowd
+from tests.support.processes.inside import Note
+from tests.support.processes.project import Project
+
 from .runs import disorders, runs_in
 
 PROCESSES = 4

@@ -6,10 +6,10 @@ The app is `tests/integration/apps/publish_storm.py`; the lifetime is `until_exe
 from __future__ import annotations
 
 from celery_redlock import DuplicateTask
+from tests.support.eventually import eventually
+from tests.support.processes.crowd import crowd
+from tests.support.processes.project import Project
 
-from .crowd import crowd
-from .eventually import eventually
-from .project import Project
 from .runs import disorders, runs_in
 
 

@@ -29,13 +29,15 @@ class Direction:
     Attributes:
         delay: Seconds by which they are late. Their order stays.
         drops: Whether they vanish.
-        holds: Whether they wait, until this is False again. Meanwhile nothing more is read, so
-            that the sender's buffers fill up.
+        holds: Whether they wait, until this is False again. Meanwhile each connection reads once
+            at most, so that the sender's buffers fill up.
+        reads: How many times bytes have come, of all connections.
     """
 
     delay: float = 0.0
     drops: bool = False
     holds: bool = False
+    reads: int = 0
 
     async def end_of_hold(self) -> None:
         """Wait while bytes have to wait."""
@@ -118,6 +120,11 @@ class Proxy:
 
     async def _stop_listening(self) -> None:
         if self._listener is not None:
+            for one in self._listener.sockets:
+                self._loop.remove_reader(one.fileno())
+            # What was just accepted is attached to the listener in the loop's next turn. To one
+            # that is closed by then it can't be, and asyncio would leave its socket open.
+            await asyncio.sleep(0)
             self._listener.close()
             self._listener = None
 
@@ -184,9 +191,11 @@ async def _receive(
 ) -> None:
     data = b"-"
     while data:
-        await direction.end_of_hold()
+        # What comes first is noticed, also from who connects during a hold.
         data = await reader.read(65536)
+        direction.reads += 1
         under_way.put_nowait((asyncio.get_running_loop().time() + direction.delay, data))
+        await direction.end_of_hold()
 
 
 async def _deliver(

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .requirements import unmet
+from tests.support.requirements import unmet
 
 _SOURCE = Path(__file__).with_suffix(".c")
 

@@ -25,13 +25,13 @@ import redis
 from celery import Celery
 from kombu import pools
 
-from celery_redlock import runtime
+from celery_redlock.config import app_lock
 from celery_redlock.redlock.lease import task_of
 from celery_redlock.testing import Servers
+from tests.support.eventually import eventually
+from tests.support.judges.queues import Queues
 
-from .eventually import eventually
 from .inside import FOLDER_VARIABLE, Note, gate_path, read_notes, set_up
-from .queues import Queues
 from .workers import Worker, started
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Project(Queues):
         for worker in self.workers:
             worker.stop()
         started[:] = [worker for worker in started if worker not in self.workers]
-        if redlock := runtime._redlocks.pop(self.app, None):
+        if redlock := app_lock._redlocks.pop(self.app, None):
             redlock.close()
         self._delete_queue()
         disconnect(self.app)
@@ -259,15 +259,21 @@ def disconnect(app: Celery) -> None:
 def celery_to_itself() -> Iterator[None]:
     """Let the apps that are made inside be the only ones, and leave nothing of them behind.
 
-    A shared task is for every app there is and every app to come, whoever made it.
+    A shared task is for every app there is and every app to come, whoever made it: those of other
+    tests' modules, too.
     """
     apps, finalizers = set(_state._apps), set(_state._on_app_finalizers)
     default_app, current_app = _state.default_app, _state._tls.current_app
     _state._apps.clear()
+    _state._on_app_finalizers.clear()
+    _state._on_app_finalizers.update(
+        one for one in finalizers if one.__module__ == "celery.app.builtins"
+    )
     try:
         yield
     finally:
         _state._apps.clear()
         _state._apps.update(apps)
-        _state._on_app_finalizers.intersection_update(finalizers)
+        _state._on_app_finalizers.clear()
+        _state._on_app_finalizers.update(finalizers)
         _state.default_app, _state._tls.current_app = default_app, current_app

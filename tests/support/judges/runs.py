@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from .inside import Note
+from tests.support.processes.inside import Note
 
 
 @dataclass(frozen=True, slots=True)

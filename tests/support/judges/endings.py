@@ -20,13 +20,14 @@ from typing import Any
 
 from celery.exceptions import TimeoutError as NoResult
 
+from tests.support.eventually import PATIENCE, eventually
+from tests.support.processes.inside import Note
+from tests.support.processes.project import Project
+from tests.support.processes.workers import Worker
+
 from .deaths import DeathWatch
-from .eventually import PATIENCE, eventually
 from .figures import Figures
-from .inside import Note
-from .project import Project
 from .wiretap import Wiretap
-from .workers import Worker
 
 LIMIT_S = 10.0
 """How long after a death the lock may stand: far below its ttl, far above what it takes."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,8 @@ from celery import Celery, current_task
 from celery.signals import task_retry
 
 from celery_redlock import current_lease
-
-from .eventually import eventually
+from celery_redlock.redlock.threads.native import is_green, original
+from tests.support.eventually import eventually
 
 FOLDER_VARIABLE = "REDLOCK_TEST_FOLDER"
 """Names the folder that a test and its workers share."""
@@ -83,11 +84,10 @@ class Inside:
         """Wait until the test opens `gate`; None is always open."""
         if gate is None:
             return
-        deadline = time.monotonic() + GATE_PATIENCE
-        while not gate_path(self.folder, gate).exists():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"nobody opened the gate {gate}")
-            time.sleep(_POLL_S)
+        path = gate_path(self.folder, gate)
+        (_wait_idly if is_green() else _wait)(path)
+        if not path.exists():
+            raise TimeoutError(f"nobody opened the gate {gate}")
 
     def wait_for_earlier_tries(self) -> None:
         """Wait until each try before this one of the task that calls this is over.
@@ -145,3 +145,34 @@ def read_notes(folder: Path) -> Iterator[Note]:
 def gate_path(folder: Path, gate: str) -> Path:
     """Return the file that exists once `gate` is open."""
     return folder / "gates" / gate
+
+
+def _wait(path: Path, is_abandoned: Callable[[], object] = lambda: False) -> None:
+    """Return once `path` exists, or nobody waits for it any more."""
+    sleep = original("time", "sleep") if is_green() else time.sleep
+    deadline = time.monotonic() + GATE_PATIENCE
+    while not (path.exists() or is_abandoned() or time.monotonic() > deadline):
+        sleep(_POLL_S)
+
+
+def _wait_idly(path: Path) -> None:
+    """Wait as a greenlet that does not run meanwhile.
+
+    A signal's handler runs in whichever greenlet does. Celery's, which sleep and store results,
+    must not find the task's: what they do would depend on when exactly the signal came.
+    """
+    reader, writer = os.pipe()
+    abandoned: list[bool] = []
+
+    def watch() -> None:
+        try:
+            _wait(path, lambda: abandoned)
+        finally:
+            os.close(writer)  # makes the other end readable
+
+    try:
+        original("_thread", "start_new_thread")(watch, ())
+        select.select([reader], [], [])
+    finally:
+        abandoned.append(True)
+        os.close(reader)

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 
-from .eventually import eventually
-from .project import Project
+from tests.support.eventually import eventually
+from tests.support.processes.project import Project
+from tests.support.versions import LOOKS_FOR_LOST_MESSAGES_WHEN_TOLD
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -99,6 +100,29 @@ def redeliver(project: Project, task_id: str) -> None:
     with project.app.connection_for_write() as connection:
         channel: Any = connection.default_channel
         channel.qos.restore_by_tag(delivered()[0].tag)
+
+
+@contextmanager
+def restoring_often(project: Project) -> Iterator[None]:
+    """Put messages back each second when their visibility timeout has passed, as a worker does."""
+    if LOOKS_FOR_LOST_MESSAGES_WHEN_TOLD:
+        yield
+        return
+    is_over = threading.Event()
+
+    def restore() -> None:
+        with project.app.connection_for_write() as connection:
+            channel: Any = connection.default_channel
+            while not is_over.wait(1.0):
+                channel.qos.restore_visible(interval=1)
+
+    thread = _thread(restore)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def wait_until_settled(project: Project, task_id: str | None = None) -> None:

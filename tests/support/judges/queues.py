@@ -59,6 +59,15 @@ class Queues:
             channel.visibility_timeout = 0
             channel.qos.restore_visible(num=1000)
 
+    def redeliver_what_is_late(self) -> None:
+        """Have a Redis broker look now for what was under way for longer than it may.
+
+        A worker does so once in about a hundred seconds.
+        """
+        with self.app.connection_for_write() as connection:
+            channel: Any = connection.default_channel
+            channel.qos.restore_visible(num=1000)
+
     def _delete_queue(self) -> None:
         with self.app.connection_for_write() as connection, suppress(*connection.channel_errors):
             channel: Any = connection.default_channel

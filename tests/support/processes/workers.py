@@ -22,13 +22,17 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from .eventually import PATIENCE, eventually
+from tests.support.eventually import PATIENCE, eventually
+from tests.support.root import ROOT
+
 from .inside import FOLDER_VARIABLE
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-ROOT = Path(__file__).parents[2]
+POOLS = ("prefork", "threads", "solo", "gevent", "eventlet")
+GREEN_POOLS = ("gevent", "eventlet")
+
 _LOG_TAIL_LINES = 60
 _WARM_SHUTDOWN_S = 20.0
 

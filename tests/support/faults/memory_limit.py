@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .eventually import eventually
+from tests.support.eventually import eventually
 
 _ROOT = Path("/sys/fs/cgroup")
 

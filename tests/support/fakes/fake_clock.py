@@ -55,3 +55,15 @@ class LeapingClock(SystemClock):
     def leap(self, seconds: float) -> None:
         """Be `seconds` later at once."""
         self._ahead += seconds
+
+
+class StandingClock(LeapingClock):
+    """A clock that tells the machine's date, and stands still between leaps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._began = SystemClock().now()
+
+    def now(self) -> float:
+        """Return when it was made, and all leaps since."""
+        return self._began + self._ahead

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from celery_redlock.redlock.scripts import lock_keys
+from celery_redlock.redlock.protocol.scripts import lock_keys
 from celery_redlock.testing import Server
-
-from .eventually import eventually
+from tests.support.eventually import eventually
 
 PREFIX = "redlock"
 
@@ -59,8 +58,8 @@ def expire_on(servers: Iterable[Server], key: str) -> None:
             client.delete(lock_keys(PREFIX, key)[0])
 
 
-def shorten_on(servers: Iterable[Server], key: str, seconds: float) -> None:
-    """Let the lock end in `seconds` on these nodes."""
+def set_ttl_on(servers: Iterable[Server], key: str, seconds: float) -> None:
+    """Let the lock end in `seconds` on these nodes, sooner or later than it would."""
     for server in servers:
         with server.client() as client:
             client.pexpire(lock_keys(PREFIX, key)[0], round(seconds * 1000))

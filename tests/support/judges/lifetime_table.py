@@ -1,7 +1,7 @@
 """What each lifetime does with each conflict policy: the data of docs/reference/lifetimes.md.
 
-`tests/integration/test_lifetimes.py` plays every row with a real worker, `tests/docs` compares the
-page with it.
+`tests/integration/task/test_lifetimes.py` plays every row with a real worker, `tests/docs` compares
+the page with it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from enum import Enum
 
-from celery_redlock.options import Lifetime, OnConflict
+from celery_redlock.config.options import Lifetime, OnConflict
 
 Pair = tuple[Lifetime, OnConflict]
 
@@ -89,7 +89,7 @@ class Held(Enum):
 
     NOTHING = "nothing"
     LOCK = "the lock"
-    PLACE = "a place in line"
+    PENDING_SLOT = "the pending slot"
 
 
 class Copy(Enum):
@@ -118,11 +118,11 @@ class Stages:
     copy: Copy
 
 
-_NOTHING, _LOCK, _PLACE = Held.NOTHING, Held.LOCK, Held.PLACE
+_NOTHING, _LOCK, _SLOT = Held.NOTHING, Held.LOCK, Held.PENDING_SLOT
 STAGES = {
     Lifetime.WHILE_EXECUTING: Stages(_NOTHING, _LOCK, _NOTHING, _NOTHING, Copy.PARKED),
     Lifetime.UNTIL_EXECUTING: Stages(_LOCK, _NOTHING, _NOTHING, _NOTHING, Copy.RUNS),
     Lifetime.UNTIL_EXECUTED: Stages(_LOCK, _LOCK, _LOCK, _NOTHING, Copy.PARKED),
-    Lifetime.UNTIL_AND_WHILE_EXECUTING: Stages(_PLACE, _LOCK, _NOTHING, _NOTHING, Copy.PARKED),
+    Lifetime.UNTIL_AND_WHILE_EXECUTING: Stages(_SLOT, _LOCK, _NOTHING, _NOTHING, Copy.PARKED),
     Lifetime.UNTIL_EXPIRED: Stages(_LOCK, _LOCK, _LOCK, _LOCK, Copy.RUNS),
 }

@@ -1,12 +1,13 @@
 """Programs that fork while they use the lock. Run by the tests in a process without other threads.
 
-    python -m tests.support.forking SCENARIO URL...
+    python -m tests.support.processes.forking SCENARIO URL...
 
 Each ends with status 0 if everything was as it should be.
 """
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import sys
@@ -18,6 +19,7 @@ import pytest
 
 from celery_redlock.redlock import LockHeld, Redlock
 from tests.support.eventually import eventually
+from tests.support.faults.strikes import Striker
 
 
 def new_redlock(urls: list[str]) -> Redlock:
@@ -87,8 +89,9 @@ def held(urls: list[str]) -> None:
         def child() -> None:
             assert redlock.keeper.kept() == []
             assert not parents & ports_of(psutil.Process(), urls), "copies are closed"
-            with pytest.raises(LockHeld, match=lease.owner):
+            with pytest.raises(LockHeld) as caught:
                 redlock.acquire("k")
+            assert caught.value.owner == lease.owner
             use(redlock, "child", 200)
             use(redlock, "both", 50)
             assert not parents & ports_of(psutil.Process(), urls)
@@ -151,6 +154,25 @@ def generations(urls: list[str]) -> None:
         lease.ensure()
 
 
+def anywhere(urls: list[str]) -> None:
+    """A child that is forked at any line of a block locks on its own, and leaves the parent's."""
+    redlock = new_redlock(urls)
+
+    def child() -> None:
+        assert redlock.keeper.kept() == []
+        with redlock.lock("child", wait=60):
+            pass
+
+    pids: list[int] = []
+    for at in itertools.count(1, 7):  # a fork takes its time
+        striker = Striker(at, strike=lambda: pids.append(fork(child)))
+        with striker, redlock.lock("parent", wait=60) as lease:
+            lease.ensure()
+        if not striker.where:
+            return
+        assert_ends_well(pids.pop())
+
+
 def left(urls: list[str]) -> None:
     """A child that leaves the block in which it was forked does not release the parent's lock."""
     redlock = new_redlock(urls)
@@ -182,7 +204,7 @@ def pooled(urls: list[str]) -> None:
 
 SCENARIOS = {
     scenario.__name__: scenario
-    for scenario in (held, hammered, importing, generations, left, pooled)
+    for scenario in (held, hammered, importing, generations, anywhere, left, pooled)
 }
 
 if __name__ == "__main__":

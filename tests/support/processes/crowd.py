@@ -1,6 +1,6 @@
 """Processes beside the workers, as web servers that publish: all call one function of the app.
 
-    python -m tests.support.crowd MODULE FUNCTION PROCESSES ARGUMENT...
+    python -m tests.support.processes.crowd MODULE FUNCTION PROCESSES ARGUMENT...
 
 They are forks of one that has imported the app's module: to import it takes longer than a storm.
 """
@@ -15,9 +15,10 @@ import subprocess
 import sys
 from contextlib import suppress
 
+from tests.support.root import ROOT
+
 from .inside import FOLDER_VARIABLE
 from .project import Project
-from .workers import ROOT
 
 
 def crowd(

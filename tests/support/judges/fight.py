@@ -1,6 +1,6 @@
 """Processes that fight for one lock, and the judge of what they say they held.
 
-    python -m tests.support.fight FOLDER PROCESSES SECONDS CRASHES URL...
+    python -m tests.support.judges.fight FOLDER PROCESSES SECONDS CRASHES URL...
 
 Each process writes down when it held the lock, and with which token, on the boot-time clock that
 all of them share. `CRASHES` is the probability that a holder kills itself instead of going on.
@@ -24,12 +24,12 @@ from pathlib import Path
 
 from celery_redlock.redlock import Lease, LeaseLost, LockHeld, QuorumUnavailable, Redlock
 from celery_redlock.redlock.clock import SystemClock
+from tests.support.root import ROOT
 
 KEY = "ring"
 TTLS = [0.02, 0.05, 0.2, 0.6]
 LONGEST_TTL = max(TTLS)
 A_DAY = 86_400.0
-ROOT = Path(__file__).parents[2]
 
 
 # ---- the judge
@@ -108,7 +108,9 @@ def fight(
 ) -> list[Hold]:
     """Let processes fight, and return what each of them held."""
     arguments = [str(folder), str(processes), str(seconds), str(crashes), *urls]
-    subprocess.run([sys.executable, "-m", "tests.support.fight", *arguments], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "-m", "tests.support.judges.fight", *arguments], cwd=ROOT, check=True
+    )
     return read_holds(folder)
 
 

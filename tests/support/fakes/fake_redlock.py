@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from celery_redlock.redlock import Lease
 from celery_redlock.redlock.errors import LockHeld, QuorumUnavailable
-from celery_redlock.redlock.lease import new_owner
+from celery_redlock.redlock.lease import holder_of, new_owner
 
 from .fake_clock import FakeClock
 
@@ -77,7 +77,7 @@ class FakeRedlock:
         now = self.clock.now()
         owner, ends = self.nodes.held.get(key, ("", 0.0))
         if ends > now:
-            raise LockHeld(key, owner, ends - now)
+            raise LockHeld(key, holder_of(owner), ends - now, owner=owner)
         owner = new_owner(label)
         self.nodes.held[key] = owner, now + ttl
         return Lease(key, owner, 1, round(ttl * 1000), now + ttl, self.clock, acquired_at=now)

@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-from .eventually import PATIENCE
+from tests.support.eventually import PATIENCE
 
 _POLL_S = 0.0005
 

@@ -1,0 +1,177 @@
+"""Simulated nodes as an operator's commands see them: what they report, and what they refuse.
+
+    nodes = Operated(3, monkeypatch)
+    nodes[1].info["maxmemory_policy"] = "allkeys-lru"
+    nodes[2].is_up = False
+    statuses = read_statuses(nodes.target(), ...)
+
+The last digit of a URL is the node that it leads to, whatever else is in the URL.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from celery_redlock.operate import node_set, node_status
+from celery_redlock.operate import target as targets
+from celery_redlock.operate.target import Target
+from celery_redlock.redlock.clock import Clock
+from celery_redlock.redlock.protocol.replies import Failed
+from celery_redlock.redlock.protocol.scripts import Argument
+from celery_redlock.redlock.transport.direct import ErrorReply
+from celery_redlock.redlock.validation import address_of
+
+from .simulated_network import Network, Peer
+
+_PAGE = 2
+_UPTIME_S = 86_400
+
+
+class Reporting(Peer):
+    """A node that also answers what only operators ask.
+
+    Attributes:
+        info: Fields of its INFO.
+        conf: Its configuration.
+        rights: Reply to ACL GETUSER.
+        refused: The errors that it answers with, by the name of the command.
+    """
+
+    def __init__(self, network: Network, number: int) -> None:
+        super().__init__(network)
+        self.info = {
+            "role": "master",
+            "run_id": f"run-{number}",
+            "redis_version": "7.0.15",
+            "uptime_in_seconds": str(_UPTIME_S),
+            "maxmemory_policy": "noeviction",
+            "used_memory": "1000000",
+            "maxmemory": "0",
+            "connected_clients": "2",
+            "maxclients": "10000",
+        }
+        self.conf = {"appendonly": "yes", "appendfsync": "always"}
+        self.rights: Any = [b"flags", [b"on"], b"commands", b"-@all +get"]
+        self.refused: dict[str, str] = {}
+
+    def execute(self, command: tuple[Argument, ...]) -> object:
+        name = str(command[0]).split()[0]
+        if name in self.refused:
+            return ErrorReply(self.refused[name])
+        return super().execute(command)
+
+    def keys(self) -> list[str]:
+        """Return the names of its keys."""
+        return [key for key in list(self._data) if self._look(key) is not None]
+
+    def _do_info(self, section: str) -> bytes:
+        lines = [f"{name}:{value}" for name, value in self.info.items()]
+        return "\r\n".join(["# Server", *lines] if section == "server" else ["# Other"]).encode()
+
+    def _do_mget(self, *keys: str) -> list[bytes | None]:
+        # As on a server: None for a value that is no string.
+        values = [self._look(key) for key in keys]
+        return [value.encode() if isinstance(value, str) else None for value in values]
+
+    def _do_exists(self, *keys: str) -> int:
+        return sum(self._look(key) is not None for key in keys)
+
+    def _do_pexpire(self, key: str, ttl_ms: str) -> int:
+        self._pexpire(key, float(ttl_ms))
+        return int(self._look(key) is not None)
+
+    def _do_dbsize(self) -> int:
+        return len(self.keys())
+
+    def _do_scan(self, cursor: str, _match: str, pattern: str, *_count: str) -> list[object]:
+        start, names = int(cursor), self.keys()
+        end = start + _PAGE
+        glob = re.sub(r"\\(.)", r"[\1]", pattern)
+        page = [name.encode() for name in names[start:end] if fnmatch.fnmatchcase(name, glob)]
+        # A server may return a key twice.
+        return [str(end if end < len(names) else 0).encode(), page + page[:1]]
+
+    def _do_config(self, action: str, name: str, value: str = "") -> Any:
+        if action == "SET":
+            return super()._do_config(action, name, value)
+        pairs = [pair for pair in self.conf.items() if fnmatch.fnmatchcase(pair[0], name)]
+        return [text.encode() for pair in pairs for text in pair]
+
+    def _do_acl(self, action: str, *_user: str) -> Any:
+        return b"default" if action == "WHOAMI" else self.rights
+
+
+class Operated(Network):
+    """Nodes that commands lead to, in a time that stands still."""
+
+    def __init__(self, count: int, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(count, patch)
+        self._reporting = [Reporting(self, number) for number in range(count)]
+        self.nodes[:] = self._reporting
+
+        class Direct(SimulatedConnection):
+            network = self
+
+        patch.setattr(node_set, "DirectConnection", Direct)
+        patch.setattr(node_set, "packed", lambda commands: commands)
+        patch.setattr(node_status, "SystemClock", lambda: self)
+        patch.setattr(targets, "Redlock", lambda urls, **options: self.redlock(**options))
+
+    def __getitem__(self, number: int) -> Reporting:
+        return self._reporting[number]
+
+    def __len__(self) -> int:
+        return len(self._reporting)
+
+    @property
+    def urls(self) -> list[str]:
+        """URLs of the nodes."""
+        return [f"redis://127.0.0.1:700{number}" for number in range(len(self))]
+
+    def target(self, **options: Any) -> Target:
+        """Return the nodes as a command's target."""
+        return Target(**{"urls": self.urls} | options)
+
+    def opened(self) -> node_set.NodeSet:
+        """Return connections to the nodes."""
+        return node_set.NodeSet(self.urls, 1.0).__enter__()
+
+
+class SimulatedConnection:
+    """A direct connection to one of `network`."""
+
+    network: Operated
+
+    def __init__(self, url: str, clock: Clock, timeout: float) -> None:
+        self.name = address_of(url)
+        self.error: str | None = "not connected yet"
+        self._node = self.network[int(url[-1])]
+        self._sent: Sequence[tuple[Argument, ...]] = ()
+
+    def connect(self) -> None:
+        self.error = None if self._node.is_up else "Connection refused"
+
+    def ask(self, commands: Sequence[tuple[Argument, ...]]) -> list[object] | Failed:
+        self.send(commands, len(commands))
+        return self.receive(len(commands))
+
+    def send(self, commands: Sequence[tuple[Argument, ...]], count: int) -> None:
+        self._sent = commands
+
+    def receive(self, count: int) -> list[object] | Failed:
+        if self.error is None and not self._node.is_up:
+            self.fail("Connection closed")
+        if self.error is not None:
+            return Failed(self.error)
+        return [self._node.execute(command) for command in self._sent]
+
+    def fail(self, why: str) -> None:
+        self.error = self.error or why
+
+    def close(self) -> None:
+        self.error = self.error or "closed"

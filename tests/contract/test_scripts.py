@@ -1,4 +1,7 @@
-"""Each script, and what goes without one, against each real server there is."""
+"""Each script, and what goes without one, against each real server there is.
+
+The simulated node, on which the fast tests of the lock stand, is asked the same.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from celery_redlock.redlock.quorum import (
+from celery_redlock.redlock.protocol.replies import (
     Acknowledged,
     AckReply,
     Busy,
@@ -24,7 +27,7 @@ from celery_redlock.redlock.quorum import (
     Occupied,
     Superseded,
 )
-from celery_redlock.redlock.scripts import (
+from celery_redlock.redlock.protocol.scripts import (
     ALL,
     CONFIRM,
     EXTEND,
@@ -40,16 +43,22 @@ from celery_redlock.redlock.scripts import (
     reserving,
 )
 from celery_redlock.testing import Server
-from tests.support.requirements import redis_versions
+from tests.support.fakes.fake_clock import FakeClock
+from tests.support.fakes.simulated_node import SimulatedClient, SimulatedNode
+from tests.support.requirements import REDIS_BINARIES
 
-pytestmark = redis_versions
+SIMULATED = Path("simulated")
+pytestmark = pytest.mark.parametrize(
+    "redis_binary", [*REDIS_BINARIES, pytest.param(SIMULATED, id="simulated")], indirect=True
+)
 
 LOCK, FLOOR, DONE = "redlock:{k}", "redlock:{k}:floor", "redlock:{k}:done:task"
 TTL, FLOOR_TTL, DONE_TTL = 30_000, 3_600_000, 900_000
 SECOND_US = 1_000_000
 NO_CLAMP = 10**16
 """A skew that lets every proposal pass."""
-T = 1_795_123_456_789_012
+T = 1_695_123_456_789_012
+"""In the past: a floor ahead of the node's clock lasts longer."""
 
 
 class Node:
@@ -75,8 +84,11 @@ class Node:
         return as_grant(self._run(GRANT, keys, *argv, *optional))
 
     def reserve(self, owner: str = "me", ttl: int = TTL) -> GrantReply:
+        commands = reserving(LOCK, owner, ttl)
+        if isinstance(self.client, SimulatedClient):
+            return as_reserved(owner.encode(), self.client.execute_each(commands))
         pipeline = self.client.pipeline(transaction=False)
-        for command in reserving(LOCK, owner, ttl):
+        for command in commands:
             pipeline.execute_command(*command)
         return as_reserved(owner.encode(), pipeline.execute(raise_on_error=False))
 
@@ -149,6 +161,9 @@ def server_of() -> Iterator[Callable[[Path], Server]]:
 
 @pytest.fixture
 def node(redis_binary: Path, server_of: Callable[[Path], Server]) -> Iterator[Node]:
+    if redis_binary == SIMULATED:
+        yield Node(SimulatedClient(SimulatedNode(FakeClock().now)))
+        return
     server = server_of(redis_binary)
     with server.client() as client:
         client.config_set("maxmemory", "0")
@@ -201,13 +216,13 @@ def test_a_reservation_seen_twice_has_one_answer_and_one_effect(node: Node) -> N
     assert node.left(LOCK) <= 20_000
 
 
-def test_a_lease_that_takes_a_reservation_up_has_a_token_above_all_before(node: Node) -> None:
+def test_a_lease_from_a_reservation_has_the_largest_token(node: Node) -> None:
     node.set_floor(T)
     node.reserve("me")
     assert node.grant("you", supersedes="me") == Granted(T + 1, took_over=True)
 
 
-def test_a_server_that_takes_no_more_reserves_nothing_and_says_why(node: Node) -> None:
+def test_a_full_server_reserves_nothing_and_says_why(node: Node) -> None:
     node.client.config_set("maxmemory", "1")
     reply = node.reserve("me")
     assert isinstance(reply, Failed)
@@ -215,7 +230,7 @@ def test_a_server_that_takes_no_more_reserves_nothing_and_says_why(node: Node) -
     assert node.holder is None
 
 
-def test_a_server_that_takes_no_more_still_tells_who_has_the_lock(node: Node) -> None:
+def test_a_full_server_still_names_the_holder(node: Node) -> None:
     node.set_holder("you")
     node.client.config_set("maxmemory", "1")
     reply = node.reserve("me")
@@ -262,7 +277,7 @@ def test_tokens_keep_all_their_digits(node: Node, token: int) -> None:
     assert node.floor == str(token)
 
 
-def test_a_busy_lock_is_refused_with_its_holder_and_nothing_is_changed(node: Node) -> None:
+def test_a_held_lock_is_refused_with_its_holder_and_unchanged(node: Node) -> None:
     node.set_holder("you", 20_000)
     node.set_floor(T + 5, 50_000)
     reply = node.grant("me", T + 9)
@@ -274,11 +289,31 @@ def test_a_busy_lock_is_refused_with_its_holder_and_nothing_is_changed(node: Nod
     assert node.left(FLOOR) <= 50_000
 
 
+def test_a_busy_lock_has_the_age_of_its_token_on_the_node_s_clock(node: Node) -> None:
+    node.set_holder("you")
+    before = node.now_us()
+    node.set_floor(before - 90 * SECOND_US)
+    reply = node.grant("me")
+    after = node.now_us()
+    assert isinstance(reply, Busy)
+    assert reply.age_us is not None
+    assert 0 <= reply.age_us - 90 * SECOND_US <= after - before
+
+
+def test_a_token_ahead_of_the_node_s_clock_has_a_negative_age(node: Node) -> None:
+    node.set_holder("you")
+    node.set_floor(node.now_us() + 3600 * SECOND_US)
+    reply = node.grant("me")
+    assert isinstance(reply, Busy)
+    assert reply.age_us is not None
+    assert reply.age_us < 0
+
+
 def test_a_busy_lock_without_a_floor_is_refused(node: Node) -> None:
     node.set_holder("you")
     reply = node.grant("me")
     assert isinstance(reply, Busy)
-    assert reply.floor == 0
+    assert (reply.floor, reply.age_us) == (0, None)
     assert node.floor is None
 
 
@@ -287,7 +322,7 @@ def test_a_busy_lock_without_an_end_is_refused(node: Node) -> None:
     assert node.grant("me") == Busy("somebody's shell", -1, 0)
 
 
-def test_the_same_request_seen_twice_has_one_answer_and_one_effect(node: Node) -> None:
+def test_a_repeated_request_has_the_same_answer_and_one_effect(node: Node) -> None:
     first = node.grant("me", T, ttl=20_000)
     assert node.grant("me", T + 1000, ttl=40_000) == first == Granted(T)
     assert node.floor == str(T)
@@ -320,7 +355,7 @@ def test_a_proposal_from_the_past_is_raised_to_the_node_s_clock(node: Node, skew
 
 
 @pytest.mark.parametrize("skew", [0, SECOND_US])
-def test_a_proposal_from_the_future_is_lowered_to_the_node_s_clock(node: Node, skew: int) -> None:
+def test_a_proposal_from_the_future_is_cut_to_the_nodes_clock(node: Node, skew: int) -> None:
     before = node.now_us()
     reply = node.grant("me", before + 3600 * SECOND_US, skew=skew)
     assert isinstance(reply, Granted)
@@ -338,6 +373,15 @@ def test_the_floor_wins_over_the_clamp(node: Node) -> None:
     assert node.grant("me", 0, skew=SECOND_US) == Granted(ahead + 1)
 
 
+@pytest.mark.parametrize("floor", [2**53, 2**63 - 1])
+def test_a_floor_that_can_not_be_raised_any_more_grants_nothing(node: Node, floor: int) -> None:
+    node.set_floor(floor, 50_000)
+    with pytest.raises(redis.ResponseError, match="floor is out of range"):
+        node.grant("me")
+    assert node.holder is None
+    assert node.left(FLOOR) <= 50_000, "it ends some time"
+
+
 def test_the_named_owner_is_superseded_in_one_step(node: Node) -> None:
     node.grant("reservation", T, ttl=3_000_000)
     assert node.grant("run", T, supersedes="reservation") == Granted(T + 1, took_over=True)
@@ -353,7 +397,7 @@ def test_another_owner_is_not_superseded(node: Node) -> None:
     assert node.holder == "other"
 
 
-def test_superseding_is_repeatable_by_the_same_owner_and_by_nobody_else(node: Node) -> None:
+def test_superseding_is_repeatable_by_the_same_owner_only(node: Node) -> None:
     node.grant("reservation", T)
     first = node.grant("run", T, supersedes="reservation")
     second = node.grant("run", T, supersedes="reservation")
@@ -380,7 +424,7 @@ def test_a_hand_over_is_granted_up_to_the_floor_that_it_names(node: Node) -> Non
     assert (node.holder, node.floor) == ("retry", str(T + 1))
 
 
-def test_a_hand_over_is_refused_once_the_floor_is_higher_though_the_run_s_lock_stands(
+def test_a_hand_over_below_the_floor_is_refused_on_a_held_lock(
     node: Node,
 ) -> None:
     node.set_holder("run")
@@ -392,15 +436,17 @@ def test_a_hand_over_is_refused_once_the_floor_is_higher_though_the_run_s_lock_s
     assert (node.holder, node.floor) == ("run", str(T + 1))
 
 
-def test_a_hand_over_is_refused_once_the_floor_is_higher_though_the_lock_is_free(
+def test_a_hand_over_below_the_floor_is_refused_on_a_free_lock(
     node: Node,
 ) -> None:
     node.set_floor(T + 1)
-    assert node.grant("retry", T, supersedes="run", highest_floor=T) == Busy("", 0, T + 1)
+    reply = node.grant("retry", T, supersedes="run", highest_floor=T)
+    assert isinstance(reply, Busy)
+    assert (reply.holder, reply.remaining_ms, reply.floor) == ("", 0, T + 1)
     assert (node.holder, node.floor) == (None, str(T + 1))
 
 
-def test_a_hand_over_that_was_granted_stays_so_whatever_the_floor(node: Node) -> None:
+def test_a_granted_hand_over_stays_granted_whatever_the_floor(node: Node) -> None:
     node.set_holder("retry")
     node.set_floor(T + 1)
     assert node.grant("retry", T, supersedes="run", highest_floor=T) == Granted(T + 1)
@@ -479,6 +525,13 @@ def test_a_higher_floor_is_not_confirmed_and_not_lowered(node: Node) -> None:
 # ---- EXTEND
 
 
+def test_a_release_renews_the_floor_of_a_lock_that_is_gone(node: Node) -> None:
+    node.set_floor(T, 5000)
+    assert node.raw_release("me", T) == 0
+    assert node.floor == str(T + 1)
+    assert_lives(node, FLOOR, FLOOR_TTL)
+
+
 def test_my_lock_is_extended(node: Node) -> None:
     node.set_holder("me", 5000)
     node.set_floor(T, 5000)
@@ -496,9 +549,7 @@ def test_extending_a_lower_floor_raises_it(node: Node) -> None:
 
 
 @pytest.mark.parametrize("floor", [None, T - 1, T])
-def test_a_node_that_lost_my_lock_is_healed_and_extended_the_next_time(
-    node: Node, floor: int | None
-) -> None:
+def test_a_node_that_lost_the_lock_is_healed_then_extended(node: Node, floor: int | None) -> None:
     if floor:
         node.set_floor(floor)
     assert isinstance(node.extend("me", T), Healed)
@@ -538,7 +589,7 @@ def test_a_released_lock_is_neither_healed_nor_extended(node: Node, keep: int) -
     assert node.left(LOCK) <= keep
 
 
-def test_a_release_that_comes_first_keeps_the_extension_from_healing(node: Node) -> None:
+def test_an_extension_after_the_release_does_not_heal(node: Node) -> None:
     # A node that had lost the lock, too.
     node.release("me", T)
     assert isinstance(node.extend("me", T), Superseded)
@@ -552,7 +603,7 @@ def test_my_lock_is_released_and_its_floor_raised_above_it(node: Node) -> None:
     node.grant("me", T)
     assert node.raw_release("me", T) == 1
     assert (node.holder, node.floor) == (None, str(T + 1))
-    assert_lives(node, FLOOR, FLOOR_TTL)
+    assert_lives(node, FLOOR, TTL + FLOOR_TTL)
 
 
 def test_releasing_again_changes_nothing(node: Node) -> None:
@@ -588,9 +639,7 @@ def test_what_a_lease_superseded_is_released_with_it(node: Node, keep: int) -> N
 
 
 @pytest.mark.parametrize("holder", [None, "", "you", "reservation-2"])
-def test_nothing_but_what_was_superseded_is_released_with_a_lease(
-    node: Node, holder: str | None
-) -> None:
+def test_only_what_was_superseded_is_released_with_a_lease(node: Node, holder: str | None) -> None:
     if holder is not None:
         node.set_holder(holder)
     for superseded in ("", "reservation"):
@@ -605,15 +654,14 @@ def test_the_floor_is_raised_also_where_the_lock_was_lost(node: Node) -> None:
 
 def test_a_higher_floor_is_not_lowered(node: Node) -> None:
     node.set_holder("me")
-    node.set_floor(T + 7)
+    node.set_floor(T + 7, 50_000)
     node.release("me", T)
     assert (node.holder, node.floor) == (None, str(T + 7))
+    assert_lives(node, FLOOR, 50_000)
 
 
 @pytest.mark.parametrize("keep", [5000, 300_000])
-def test_a_lock_is_kept_for_so_long_be_it_shorter_or_longer_than_its_ttl(
-    node: Node, keep: int
-) -> None:
+def test_a_release_may_keep_the_key_below_or_above_its_ttl(node: Node, keep: int) -> None:
     node.grant("me", T)
     assert node.raw_release("me", T, keep=keep) == 1
     assert node.holder == "me"
@@ -637,6 +685,12 @@ def test_a_done_mark_is_left_for_its_time(node: Node) -> None:
     assert isinstance(node.grant("copy", heeds_done=True), Done)
 
 
+def test_a_done_mark_is_not_cut_short_by_a_release_made_again(node: Node) -> None:
+    node.client.set(DONE, "1", px=2 * DONE_TTL)
+    node.release("me", T, marks_done=True)
+    assert node.left(DONE) > DONE_TTL
+
+
 def test_a_done_mark_is_left_by_a_run_that_had_lost_its_lock(node: Node) -> None:
     node.set_holder("you")
     assert node.raw_release("me", T, marks_done=True) == 0
@@ -644,7 +698,7 @@ def test_a_done_mark_is_left_by_a_run_that_had_lost_its_lock(node: Node) -> None
     assert node.holder == "you"
 
 
-def test_an_abandoned_attempt_takes_back_its_grant_and_leaves_the_floor(node: Node) -> None:
+def test_an_abandoned_attempt_is_released_and_the_floor_stays(node: Node) -> None:
     node.grant("me", T)
     assert node.raw_release("me", 0) == 1
     assert (node.holder, node.floor) == (None, str(T))
@@ -692,7 +746,178 @@ def test_a_full_server_still_releases(node: Node) -> None:
     assert node.holder is None
 
 
+def test_a_full_server_confirms_a_release_made_again(node: Node) -> None:
+    node.grant("me", T)
+    node.client.config_set("maxmemory", "1")
+    node.release("me", T)
+    assert node.raw_release("me", T) == 0
+    assert node.floor == str(T + 1)
+
+
+def test_a_full_server_still_extends(node: Node) -> None:
+    node.set_holder("me", 5000)
+    node.set_floor(T, 5000)
+    node.client.config_set("maxmemory", "1")
+    assert isinstance(node.extend("me", T), Extended)
+    assert_lives(node, LOCK, TTL)
+    assert_lives(node, FLOOR, TTL + FLOOR_TTL)
+
+
+def test_a_full_server_still_extends_where_the_floor_is_lower(node: Node) -> None:
+    node.set_holder("me", 5000)
+    node.set_floor(T - 1)
+    node.client.config_set("maxmemory", "1")
+    assert isinstance(node.extend("me", T), Extended)
+    assert node.floor == str(T)
+
+
+def test_a_full_server_heals_nothing(node: Node) -> None:
+    node.set_floor(T)
+    node.client.config_set("maxmemory", "1")
+    with pytest.raises(redis.ResponseError, match=r"OOM|used memory"):
+        node.extend("me", T)
+    assert node.holder is None
+
+
+@pytest.mark.parametrize("floor", [None, T - 1, T])
+def test_a_full_server_still_releases_with_floor_and_done_mark(
+    node: Node, floor: int | None
+) -> None:
+    node.set_holder("me")
+    if floor:
+        node.set_floor(floor)
+    node.client.config_set("maxmemory", "1")
+    assert node.raw_release("me", T, marks_done=True) == 1
+    assert (node.holder, node.floor) == (None, str(T + 1))
+    assert node.client.exists(DONE) == 1
+
+
+# ---- floors ahead of the node's clock
+
+HOUR, DAY = 3_600_000, 86_400_000
+AHEAD = [(HOUR, HOUR), (1000 * DAY, DAY)]
+"""By how much a floor is ahead of the node's clock, and how much longer it lasts, ms."""
+
+
+@pytest.mark.parametrize(("ahead", "longer"), AHEAD)
+def test_a_granted_floor_lasts_until_the_clock_is_past_it(
+    node: Node, ahead: int, longer: int
+) -> None:
+    assert isinstance(node.grant("me", node.now_us() + ahead * 1000), Granted)
+    assert_lives(node, FLOOR, TTL + FLOOR_TTL + longer)
+
+
+@pytest.mark.parametrize(("ahead", "longer"), AHEAD)
+def test_a_confirmed_floor_lasts_until_the_clock_is_past_it(
+    node: Node, ahead: int, longer: int
+) -> None:
+    node.grant("me")
+    assert node.confirm("me", node.now_us() + ahead * 1000) == Acknowledged()
+    assert_lives(node, FLOOR, TTL + FLOOR_TTL + longer)
+
+
+@pytest.mark.parametrize(("ahead", "longer"), AHEAD)
+@pytest.mark.parametrize("has_lost_it", [False, True])
+def test_extending_does_not_shorten_a_floor_that_is_ahead(
+    node: Node, ahead: int, longer: int, has_lost_it: bool
+) -> None:
+    token = node.now_us() + ahead * 1000
+    node.grant("me", token)
+    if has_lost_it:
+        node.client.delete(LOCK)
+        node.client.delete(FLOOR)
+    node.extend("me", token)
+    assert_lives(node, FLOOR, TTL + FLOOR_TTL + longer)
+
+
+@pytest.mark.parametrize(("ahead", "longer"), AHEAD)
+@pytest.mark.parametrize("floor", ["token", "lower", "lost"])
+def test_releasing_does_not_shorten_a_floor_that_is_ahead(
+    node: Node, ahead: int, longer: int, floor: str
+) -> None:
+    token = node.now_us() + ahead * 1000
+    node.grant("me", token)
+    if floor != "token":
+        node.client.delete(FLOOR)
+    if floor == "lower":
+        node.set_floor(T)
+    node.release("me", token)
+    assert node.floor == str(token + 1)
+    assert_lives(node, FLOOR, (TTL if floor == "token" else 0) + FLOOR_TTL + longer)
+
+
 def test_the_keys_of_a_lock_share_a_slot(node: Node) -> None:
     from redis.crc import key_slot  # noqa: PLC0415
 
     assert len({key_slot(key.encode()) for key in (LOCK, FLOOR, DONE)}) == 1
+
+
+# ---- who hears of a release
+
+
+@pytest.fixture
+def heard(node: Node, redis_binary: Path) -> Iterator[Callable[[], list[bytes]]]:
+    """Listen to the lock; what is returned are the messages so far."""
+    if redis_binary == SIMULATED:
+        pytest.skip("nobody listens to a simulated node")
+    with node.client.pubsub() as listener:
+        listener.subscribe(LOCK)
+        assert listener.get_message(timeout=60.0) is not None
+
+        def so_far() -> list[bytes]:
+            # A message that is on its way comes before the answer.
+            listener.subscribe("end")
+            messages: list[bytes] = []
+            while message := listener.get_message(timeout=60.0):
+                if message["type"] == "subscribe":
+                    return messages
+                messages.append(message["data"])
+            raise AssertionError("no answer")
+
+        yield so_far
+
+
+def test_a_release_tells_who_listens_its_token(
+    node: Node, heard: Callable[[], list[bytes]]
+) -> None:
+    node.grant("me", T)
+    assert node.release("me", T) == Acknowledged(True, 1)
+    assert heard() == [b"%d 1" % T]
+
+
+def test_a_shortened_lock_is_told_too(node: Node, heard: Callable[[], list[bytes]]) -> None:
+    node.grant("me", T)
+    assert node.release("me", T, keep=5000) == Acknowledged(True, 1)
+    assert heard() == [b"%d 1" % T]
+
+
+@pytest.mark.parametrize(("owner", "token"), [("you", T), ("me", 0)])
+def test_nobody_is_told_of_what_frees_no_lease(
+    node: Node, heard: Callable[[], list[bytes]], owner: str, token: int
+) -> None:
+    node.grant("me", T)
+    assert node.release(owner, token) == Acknowledged(token == 0)
+    assert heard() == []
+
+
+@pytest.mark.parametrize("rights", ["resetchannels", "-publish", "-pubsub"])
+def test_a_release_is_complete_without_the_right_to_tell(
+    node: Node, heard: Callable[[], list[bytes]], rights: str
+) -> None:
+    node.grant("me", T)
+    node.client.execute_command("ACL", "SETUSER", "mute", "on", ">pw", "~*", "+@all", rights)
+    try:
+        options = node.client.connection_pool.connection_kwargs | {
+            "username": "mute", "password": "pw",
+        }  # fmt: skip
+        pool = redis.ConnectionPool(node.client.connection_pool.connection_class, **options)
+        with redis.Redis(connection_pool=pool) as client:
+            ack = Node(client).release("me", T, marks_done=True)
+        pool.disconnect()
+        assert isinstance(ack, Acknowledged)
+        assert ack.was_ours
+    finally:
+        node.client.execute_command("ACL", "DELUSER", "mute")
+    assert (node.holder, node.floor) == (None, str(T + 1))
+    assert_lives(node, DONE, DONE_TTL)
+    assert heard() == []

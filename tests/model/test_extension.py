@@ -14,7 +14,8 @@ from .verdicts import EXTENDING_A, LEASES, B, explored, together
 HASTY = promises.only_a_lost_lease_is_told_so.__name__
 
 
-def test_an_extension_that_counts_nodes_with_a_higher_floor_can_succeed_once_overtaken() -> None:
+def test_counting_nodes_above_the_token_renews_overtaken_leases() -> None:
+    """An extension that counts nodes with a higher floor can succeed once it is overtaken."""
     found = explored(Scope(attempts=(EXTENDING_A, B)), *LEASES, rules=Rules(vote=Vote.IF_OWNER))
     assert found.violation == promises.no_extension_succeeds_once_overtaken.__name__, str(found)
 
@@ -26,7 +27,7 @@ def test_one_raised_floor_is_no_reason_to_call_a_lease_lost() -> None:
     assert found.violation == HASTY, str(found)
 
 
-def test_the_lock_key_of_somebody_else_is_no_reason_to_call_a_lease_lost() -> None:
+def test_a_key_of_another_owner_does_not_prove_a_lease_lost() -> None:
     """It may expire under a floor that lets the holder back in."""
     scope = Scope(attempts=(EXTENDING_A, B), leap=2, expiries=2)
     rules = Rules(lost=Lost.MAJORITY_OF_RAISED_FLOORS_OR_OTHERS)

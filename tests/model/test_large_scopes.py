@@ -80,13 +80,13 @@ def test_clients_that_extend_and_release_hold(attempts: tuple[Attempt, ...], exp
     assert found.fired["heals"]
 
 
-def test_reservations_without_a_token_leave_the_order_of_tokens_as_it_is() -> None:
+def test_reservations_without_a_token_keep_tokens_in_order() -> None:
     found = explored(Scope(attempts=(A, RESERVATION, B), duplicates=1), *TOKENS)
     assert found.holds, str(found)
     assert together(found, HELD, HELD, HELD)
 
 
-def test_a_reservation_without_a_token_never_revives_a_lease_that_is_over() -> None:
+def test_a_reservation_without_a_token_revives_no_lease() -> None:
     scope = Scope(attempts=(EXTENDING_A, RESERVATION, B), releases=True, expiries=0)
     found = explored(scope, promises.no_grant_outlives_its_release, *LEASES)
     assert found.holds, str(found)
@@ -101,7 +101,7 @@ def test_of_two_copies_that_release_one_holds_at_a_time() -> None:
     assert together(found, HELD, RELEASING, RELEASING)
 
 
-def test_no_hand_over_outlives_the_run_that_took_it_up_if_a_lock_expires() -> None:
+def test_no_hand_over_outlives_its_run_if_a_lock_expires() -> None:
     scope = Scope(attempts=HAND_OVER, releases=True, expiries=1)
     found = explored(scope, promises.no_hand_over_outlives_the_run_that_took_it_up, *TOKENS)
     assert found.holds, str(found)

@@ -40,13 +40,13 @@ def test_without_a_confirm_two_holders_can_share_a_token() -> None:
     assert len(found.trace) == 10, str(found)  # as docs/explanation tells it, with both starts
 
 
-def test_with_an_unconditional_confirm_two_holders_can_share_a_token() -> None:
+def test_an_unconditional_confirm_lets_holders_share_a_token() -> None:
     found = explored(Scope(), *TOKENS, rules=Rules(confirm=Confirm.UNCONDITIONALLY))
     assert found.violation == DUPLICATE, str(found)
 
 
 @pytest.mark.parametrize("nodes", [3, 5])
-def test_with_a_confirm_by_a_minority_two_holders_can_share_a_token(nodes: int) -> None:
+def test_a_confirm_by_a_minority_lets_holders_share_a_token(nodes: int) -> None:
     found = explored(Scope(nodes=nodes), *TOKENS, rules=Rules(confirmed_by_majority=False))
     assert found.violation == DUPLICATE, str(found)
 
@@ -57,12 +57,12 @@ def test_confirm_by_a_majority_with_a_fresh_owner_holds() -> None:
     assert together(found, HELD, HELD)
 
 
-def test_with_one_duplicated_grant_a_confirm_that_ignores_the_floor_breaks() -> None:
+def test_a_duplicated_grant_breaks_a_confirm_without_floor() -> None:
     found = explored(Scope(duplicates=1), *TOKENS, rules=Rules(confirm=Confirm.IF_OWNER))
     assert found.violation == DUPLICATE, str(found)
 
 
-def test_with_one_duplicated_grant_a_confirm_that_tests_the_floor_holds() -> None:
+def test_a_duplicated_grant_is_safe_with_a_confirm_by_floor() -> None:
     found = explored(Scope(duplicates=1), *TOKENS)
     assert found.holds, str(found)
     assert together(found, HELD, HELD)
@@ -95,7 +95,7 @@ def test_a_second_attempt_under_a_fresh_owner_holds() -> None:
     assert together(found, FAILED, HELD, HELD)
 
 
-def test_an_owner_used_again_breaks_a_confirm_that_ignores_the_floor() -> None:
+def test_a_reused_owner_breaks_a_confirm_without_floor() -> None:
     reused = Attempt("a", retry_of=0, same_owner_as=0)
     scope = Scope(attempts=(A, B, reused), expiries=3)
     found = explored(scope, *TOKENS, rules=Rules(confirm=Confirm.IF_OWNER))
@@ -112,7 +112,7 @@ def test_while_no_lock_expires_one_client_holds_at_a_time() -> None:
     assert together(found, RELEASING, HELD)
 
 
-def test_a_grant_can_outlive_a_release_sent_on_another_connection() -> None:
+def test_a_grant_can_outlive_a_release_on_another_connection() -> None:
     found = explored(
         Scope(releases=True, expiries=0),
         promises.no_grant_outlives_its_release,
@@ -131,7 +131,7 @@ def test_no_grant_outlives_a_release_sent_on_its_own_connection() -> None:
 # ---- extensions
 
 
-def test_healing_revives_a_released_lock_whose_release_raised_no_floor() -> None:
+def test_healing_revives_a_lock_released_without_a_floor() -> None:
     scope = Scope(attempts=(EXTENDING_A,), releases=True, expiries=0)
     found = explored(scope, *LEASES, rules=Rules(release_raises_floor=False))
     assert found.violation == promises.a_released_lock_never_regains_a_majority.__name__, str(found)
@@ -157,7 +157,7 @@ def test_healing_with_both_rules_never_revives_a_released_lock(
 # ---- taking up a reservation
 
 
-def test_two_copies_of_a_message_could_both_hold_if_they_superseded_anyone() -> None:
+def test_copies_of_a_message_both_hold_if_they_supersede_anyone() -> None:
     scope = Scope(attempts=(RESERVATION, *COPIES), expiries=0)
     found = explored(
         scope, promises.one_holder_besides_the_reservation, rules=Rules(supersede=Supersede.ANYONE)
@@ -177,14 +177,14 @@ def test_of_two_copies_of_a_message_one_holds_at_a_time(
     assert together(found, HELD, Phase.GRANTING, HELD)
 
 
-def test_reservations_without_a_token_leave_the_order_of_tokens_as_it_is() -> None:
+def test_reservations_without_a_token_keep_tokens_in_order() -> None:
     found = explored(Scope(attempts=(A, RESERVATION, B), expiries=2), *TOKENS)
     assert found.holds, str(found)
     assert together(found, HELD, HELD, Phase.GRANTING)
     assert together(found, HELD, Phase.GRANTING, HELD)
 
 
-def test_a_reservation_without_a_token_never_revives_a_lease_that_is_over() -> None:
+def test_a_reservation_without_a_token_revives_no_lease() -> None:
     scope = Scope(attempts=(EXTENDING_A, RESERVATION), releases=True, expiries=2)
     found = explored(scope, promises.no_grant_outlives_its_release, *LEASES)
     assert found.holds, str(found)
@@ -192,7 +192,7 @@ def test_a_reservation_without_a_token_never_revives_a_lease_that_is_over() -> N
     assert found.fired["heals"]
 
 
-def test_a_hand_over_that_ignores_the_floor_can_outlive_the_run_that_took_it_up() -> None:
+def test_a_hand_over_that_ignores_the_floor_can_outlive_its_run() -> None:
     found = explored(
         Scope(attempts=HAND_OVER, releases=True, expiries=0),
         promises.no_hand_over_outlives_the_run_that_took_it_up,
@@ -202,7 +202,7 @@ def test_a_hand_over_that_ignores_the_floor_can_outlive_the_run_that_took_it_up(
     assert found.violation == broken, str(found)
 
 
-def test_a_hand_over_that_heeds_the_floor_never_outlives_the_run_that_took_it_up() -> None:
+def test_a_hand_over_that_heeds_the_floor_never_outlives_its_run() -> None:
     scope = Scope(attempts=HAND_OVER, releases=True, expiries=0)
     found = explored(scope, promises.no_hand_over_outlives_the_run_that_took_it_up, *TOKENS)
     assert found.holds, str(found)
@@ -230,12 +230,13 @@ def uncertainty(offsets: tuple[int, ...]) -> int:
     return max(offsets) - min(offsets) + 2 * SKEW
 
 
-def test_with_a_constant_proposal_a_node_that_forgets_breaks_the_token() -> None:
+def test_a_constant_proposal_and_a_forgetful_node_break_tokens() -> None:
     found = explored(Scope(forgetting=1), *TOKENS)
     assert found.violation == DUPLICATE, str(found)
 
 
-def test_with_skewed_clocks_and_no_guard_a_node_that_forgets_breaks_the_order() -> None:
+def test_skewed_clocks_and_a_forgetful_node_break_the_order() -> None:
+    """Without a restart guard."""
     scope = Scope(forgetting=1, expiries=0, clocks=clocks(WITHIN_SKEW_OF_EACH_OTHER, guard=0))
     found = explored(scope, promises.tokens_follow_real_time)
     assert found.violation == OUT_OF_ORDER, str(found)

@@ -1,6 +1,7 @@
-"""What a type checker says of code that uses this package; `make types` and test_typing.py run it.
+"""What type checkers say of code that uses this package; `make types` and test_typing.py run them.
 
-`assert_type` demands a type, a ``type: ignore`` an error: strict mypy takes none for nothing.
+`assert_type` demands a type, a ``type: ignore`` an error: strict mypy and pyright take none for
+nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,15 @@ from celery_redlock import (
     lock_conflict,
     lock_lost,
     lock_released,
+    lock_unavailable,
+    lock_wait_began,
+    lock_wait_ended,
+    node_down,
+    node_up,
+    nodes_checked,
+    quorum_degraded,
     singleton_task,
+    tick_processed,
 )
 
 if TYPE_CHECKING:
@@ -143,5 +152,9 @@ def hears(**told: Any) -> None: ...
 
 
 def listens() -> None:
-    for signal in (lock_acquired, lock_conflict, lock_lost, lock_released):
+    for signal in (lock_acquired, lock_conflict, lock_lost, lock_released, lock_unavailable):
+        signal.connect(hears)
+    for signal in (lock_wait_began, lock_wait_ended, tick_processed):
+        signal.connect(hears)
+    for signal in (node_down, node_up, nodes_checked, quorum_degraded):
         signal.connect(hears)

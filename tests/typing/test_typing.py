@@ -2,34 +2,71 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+import celery_redlock
+from tests.support.root import ROOT
+
+PUBLIC_API = ROOT / "tests/typing/public_api.py"
+WRONG = """
+from celery_redlock import Redlock, current_lease, singleton_task
+singleton_task(5)
+current_lease().token
+Redlock(['redis://a']).lock(42)
+"""
+
+Check = Callable[[Path], "subprocess.CompletedProcess[str]"]
 
 
-def mypy(*args: str) -> subprocess.CompletedProcess[str]:
-    pytest.importorskip("mypy")
-    command = [sys.executable, "-m", "mypy", *args]
+def mypy(file: Path) -> subprocess.CompletedProcess[str]:
+    return run("mypy", "--config-file", "pyproject.toml", str(file))
+
+
+def pyright(file: Path) -> subprocess.CompletedProcess[str]:
+    return run("pyright", "--pythonpath", sys.executable, str(file))
+
+
+def run(checker: str, *args: str) -> subprocess.CompletedProcess[str]:
+    pytest.importorskip(checker)
+    command = [sys.executable, "-m", checker, *args]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_the_public_names_are_typed_as_documented() -> None:
-    done = mypy("tests/typing/public_api.py")
+@pytest.mark.parametrize("check", [mypy, pyright])
+def test_the_public_names_are_typed_as_documented(check: Check) -> None:
+    done = check(PUBLIC_API)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_that_test_can_fail(tmp_path: Path) -> None:
+@pytest.mark.parametrize("check", [mypy, pyright])
+def test_that_test_can_fail(check: Check, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
-    wrong.write_text(
-        "from celery_redlock import Redlock, current_lease, singleton_task\n"
-        "singleton_task(5)\n"
-        "current_lease().token\n"
-        "Redlock(['redis://a']).lock(42)\n"
-    )
-    done = mypy("--config-file", "pyproject.toml", str(wrong))
-    errors = [line for line in done.stdout.splitlines() if "error:" in line]
-    assert len(errors) == 3, done.stdout + done.stderr
+    wrong.write_text(WRONG)
+    done = check(wrong)
+    lines = {int(line) for line in re.findall(r"wrong\.py:(\d+):.*error:", done.stdout)}
+    assert lines == {3, 4, 5}, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("check", [mypy, pyright])
+def test_an_ignore_comment_without_an_error_is_reported(check: Check, tmp_path: Path) -> None:
+    needless = tmp_path / "needless.py"
+    needless.write_text("str(5)  # type: ignore[call-arg]\n")
+    done = check(needless)
+    assert done.returncode == 1, done.stdout + done.stderr
+
+
+def test_every_public_name_is_checked() -> None:
+    imported = {
+        alias.name
+        for node in ast.walk(ast.parse(PUBLIC_API.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module == "celery_redlock"
+        for alias in node.names
+    }
+    assert imported == set(celery_redlock.__all__) - {"__version__"}

@@ -17,7 +17,9 @@ PACKAGE = Path(celery_redlock.__file__).parent
 PUBLIC = {
     "ConfigurationError", "DuplicateTask", "Lease", "LeaseLost", "LockHeld", "QuorumUnavailable",
     "Redlock", "RedlockError", "SingletonTask", "__version__", "current_lease", "lock_acquired",
-    "lock_conflict", "lock_lost", "lock_released", "singleton_task",
+    "lock_conflict", "lock_lost", "lock_released", "lock_unavailable", "lock_wait_began",
+    "lock_wait_ended", "node_down", "node_up", "nodes_checked", "quorum_degraded", "singleton_task",
+    "tick_processed",
 }  # fmt: skip
 """The promise: a name that goes from here breaks somebody's code."""
 

@@ -1,0 +1,460 @@
+"""What becomes of a tick, at each of several replicas."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery.beat import ScheduleEntry, SchedulingError
+from kombu.exceptions import OperationalError
+
+from celery_redlock.beat.slots import EPOCH, Moment
+from celery_redlock.beat.tick_queue import TickQueue, signals_deferred
+from celery_redlock.beat.ticks import CLAIM_S, Claims, Tick
+from celery_redlock.config.settings import beat_settings_from
+from celery_redlock.signals import tick_processed
+from tests.support.fakes.fake_clock import FakeClock
+from tests.support.fakes.fake_redlock import FakeNodes, FakeRedlock
+
+GRACE = 60.0
+SKEW = 1.0
+START = 1_000_000
+
+
+def slot(second: float) -> Moment:
+    return Moment.fromtimestamp(START + second, EPOCH.tzinfo)
+
+
+def tick(second: float = 0, entry: str = "entry") -> Tick:
+    return Tick(ScheduleEntry(entry, "task", last_run_at=EPOCH), slot(second), "app")
+
+
+class Replica:
+    """A queue, and what it has published."""
+
+    def __init__(self, redlock: FakeRedlock, **conf: Any) -> None:
+        self.redlock = redlock
+        self.published: list[tuple[str, float]] = []
+        self.on_publish: Callable[[Tick], object] = lambda tick: None
+        self.is_clock_right = True
+        settings = beat_settings_from({"redlock_beat_misfire_grace_time": GRACE} | conf)
+        claims: Any = Claims(redlock, GRACE + 2 * SKEW)  # type: ignore[arg-type]
+        self.queue = TickQueue(claims, self._publish, lambda: self.is_clock_right, settings)
+
+    def _publish(self, tick: Tick) -> None:
+        self.on_publish(tick)
+        self.published.append((tick.entry.name, tick.slot.timestamp() - START))
+
+    def take(self, *ticks: Tick) -> None:
+        self.queue.add(ticks)
+        self.queue.process_ready()
+
+    def slots(self) -> list[float]:
+        return [second for _, second in self.published]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(START)
+
+
+@pytest.fixture
+def nodes(clock: FakeClock) -> FakeNodes:
+    return FakeNodes(clock)
+
+
+@pytest.fixture
+def one(nodes: FakeNodes) -> Replica:
+    return Replica(nodes.redlock())
+
+
+@pytest.fixture
+def other(nodes: FakeNodes) -> Replica:
+    return Replica(nodes.redlock())
+
+
+def die(tick: Tick) -> None:
+    """Be killed: nothing of what follows in this process happens."""
+    raise KeyboardInterrupt
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+
+
+# --- one of several -------------------------------------------------------------------------------
+
+
+def test_one_replica_publishes_a_tick(one: Replica, other: Replica) -> None:
+    one.take(tick(0))
+    other.take(tick(0))
+    assert (one.slots(), other.slots()) == ([0], [])
+    assert not len(other.queue)
+
+
+def test_each_replica_tells_what_became_of_a_tick(
+    one: Replica, other: Replica, clock: FakeClock
+) -> None:
+    told: list[tuple[str, str]] = []
+
+    def note(entry: ScheduleEntry, outcome: str, **_: Any) -> None:
+        told.append((str(entry.task), outcome))
+
+    tick_processed.connect(note)
+    try:
+        one.take(tick(0))
+        other.take(tick(0))
+        clock.move(2 * GRACE)
+        one.take(tick(1))
+    finally:
+        tick_processed.disconnect(note)
+    assert told == [("task", "published"), ("task", "elsewhere"), ("task", "missed")]
+
+
+def test_ticks_are_taken_in_the_order_of_their_slots(one: Replica, clock: FakeClock) -> None:
+    clock.move(10)
+    one.take(tick(3, "a"), tick(9, "a"), tick(1, "b"), tick(7, "c"), tick(5, "b"))
+    assert one.published == [("b", 1), ("a", 3), ("b", 5), ("c", 7), ("a", 9)]
+
+
+def test_a_tick_is_taken_over_if_its_replica_died_unpublished(
+    one: Replica, other: Replica, clock: FakeClock
+) -> None:
+    one.on_publish = die
+    with pytest.raises(KeyboardInterrupt):
+        one.take(tick(0))
+    other.take(tick(0))
+    assert other.slots() == []
+    assert CLAIM_S <= other.queue.until_next() < CLAIM_S + 0.3
+    clock.move(other.queue.until_next())
+    other.queue.process_ready()
+    assert other.slots() == [0]
+
+
+def test_while_a_tick_is_somebody_elses_the_others_go_on(one: Replica, other: Replica) -> None:
+    one.on_publish = die
+    with pytest.raises(KeyboardInterrupt):
+        one.take(tick(-1))
+    other.take(tick(-1), tick(0))
+    assert other.slots() == [0]
+
+
+def test_a_published_tick_is_not_looked_at_again(
+    one: Replica, other: Replica, clock: FakeClock
+) -> None:
+    one.take(tick(0))
+    for _ in range(60):
+        clock.move(1)
+        other.take(tick(0))
+    assert other.published == []
+    assert len(other.redlock.asked) == 60  # each time it was added
+
+
+@pytest.mark.parametrize("ahead", [-SKEW, 0.0, SKEW])
+def test_a_claim_is_kept_for_longer_than_any_replica_looks_back(
+    nodes: FakeNodes, clock: FakeClock, ahead: float
+) -> None:
+    early = Replica(nodes.redlock(ahead=SKEW))
+    clock.move(-SKEW)
+    early.take(tick(0))
+    assert early.slots() == [0]
+    while not (late := Replica(nodes.redlock(ahead))).published:
+        clock.move(0.5)
+        late.take(tick(0))
+        if not late.redlock.asked:
+            return  # it was too late to ask
+    pytest.fail(f"published again after {clock.now() - START} s")
+
+
+def test_a_replica_stopped_after_its_claim_does_not_publish(
+    one: Replica, other: Replica, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve = one.redlock.reserve
+
+    def reserve_and_stop(*args: Any, **kwargs: Any) -> Any:
+        lease = reserve(*args, **kwargs)
+        clock.move(15)
+        other.take(tick(0))
+        return lease
+
+    monkeypatch.setattr(one.redlock, "reserve", reserve_and_stop)
+    one.take(tick(0))
+    monkeypatch.undo()
+    assert (one.slots(), other.slots()) == ([], [0])
+    one.queue.process_ready()
+    assert (one.slots(), len(one.queue)) == ([], 0)
+
+
+def test_a_replica_stopped_before_its_claim_comes_too_late(
+    one: Replica, other: Replica, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other.take(tick(0))
+    reserve = one.redlock.reserve
+
+    def stop_and_reserve(*args: Any, **kwargs: Any) -> Any:
+        clock.move(3600)
+        return reserve(*args, **kwargs)
+
+    monkeypatch.setattr(one.redlock, "reserve", stop_and_reserve)
+    one.take(tick(0))
+    assert (one.slots(), len(one.queue)) == ([], 0)
+
+
+def test_beat_is_not_kept_from_ticking_by_much_work(one: Replica, clock: FakeClock) -> None:
+    one.on_publish = lambda tick: clock.move(2)
+    one.take(*[tick(n / 10) for n in range(10)])
+    assert 2 <= len(one.published) <= 4
+    assert one.queue.until_next() <= 0
+    while len(one.queue):
+        one.queue.process_ready()
+    assert one.slots() == pytest.approx([n / 10 for n in range(10)])
+
+
+# --- late -----------------------------------------------------------------------------------------
+
+
+def test_a_tick_is_made_up_for_within_the_grace_and_not_later(
+    one: Replica, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock.move(GRACE)
+    one.take(tick(0), tick(-0.1))
+    assert one.slots() == [0]
+    assert errors(caplog) == [
+        "tick missed entry=entry slot=1970-01-12T13:46:39.900000Z late_s=60.1"
+    ]
+
+
+def test_a_tick_seen_in_time_may_be_taken_over_after_the_grace(
+    one: Replica, other: Replica, clock: FakeClock
+) -> None:
+    one.on_publish = die
+    clock.move(GRACE - 1)
+    with pytest.raises(KeyboardInterrupt):
+        one.take(tick(0))
+    other.take(tick(0))
+    clock.move(CLAIM_S + 0.5)
+    other.queue.process_ready()
+    assert other.slots() == [0]
+
+
+def test_what_is_missed_for_long_is_said_once_a_minute(
+    one: Replica, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock.move(1000)
+    for second in range(90):
+        one.take(tick(second))
+        clock.move(1)
+    assert len(errors(caplog)) == 2
+    one.take(tick(0, "another"))
+    assert len(errors(caplog)) == 3
+
+
+# --- no quorum ------------------------------------------------------------------------------------
+
+
+def test_ticks_without_a_quorum_are_published_later_in_order(
+    one: Replica, other: Replica, nodes: FakeNodes, clock: FakeClock
+) -> None:
+    """Each of them once."""
+    nodes.is_up = False
+    for second in range(10):
+        for replica in (one, other):
+            replica.take(tick(second, "a"), tick(second + 0.5, "b"))
+        clock.move(1)
+    assert (one.published, other.published) == ([], [])
+    nodes.is_up = True
+    clock.move(0.1)
+    one.take(tick(10, "a"))
+    expected = sorted([*range(11), *(second + 0.5 for second in range(10))])
+    assert one.slots() == expected
+    other.take(tick(10, "a"))
+    assert other.published == []
+    assert (len(one.queue), len(other.queue)) == (0, 0)
+
+
+def test_without_a_quorum_the_nodes_are_asked_once_a_second(
+    one: Replica, nodes: FakeNodes, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes.is_up = False
+    one.take(*[tick(n / 100) for n in range(50)])
+    for _ in range(100):
+        one.queue.process_ready()
+        clock.move(0.1)
+    assert 10 <= len(one.redlock.asked) <= 11
+    assert 0 < one.queue.until_next() <= 1
+    assert len(errors(caplog)) == 1
+    nodes.is_up = True
+    clock.move(1)
+    one.queue.process_ready()
+    assert [r.getMessage() for r in caplog.records if "resumed" in r.getMessage()] == [
+        "tick publishing resumed after=no quorum count=50"
+    ]
+
+
+def test_a_tick_without_a_quorum_is_missed_after_the_grace(
+    one: Replica, nodes: FakeNodes, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes.is_up = False
+    for second in range(0, 100, 10):
+        one.take(tick(second))
+        clock.move(10)
+    nodes.is_up = True
+    one.queue.process_ready()
+    assert one.slots() == [40, 50, 60, 70, 80, 90]
+    assert len(one.queue) == 0
+    assert any("tick missed" in line for line in errors(caplog))
+
+
+def test_ticks_may_be_published_unclaimed_by_every_replica(
+    nodes: FakeNodes, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes.is_up = False
+    replicas = [Replica(nodes.redlock(), redlock_beat_on_unavailable="publish") for _ in range(2)]
+    for second in range(5):
+        for replica in replicas:
+            replica.take(tick(second))
+        clock.move(1)
+    assert [replica.slots() for replica in replicas] == [[0, 1, 2, 3, 4]] * 2
+    assert len(errors(caplog)) == 2
+
+
+# --- publishing fails -----------------------------------------------------------------------------
+
+
+def fail(error: Exception) -> Callable[[Tick], object]:
+    def publish(tick: Tick) -> None:
+        raise SchedulingError("Couldn't apply scheduled task") from error
+
+    return publish
+
+
+def test_what_one_replica_cannot_publish_another_can_at_once(
+    one: Replica, other: Replica, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    one.on_publish = fail(ValueError("no such queue"))
+    one.take(tick(0))
+    assert len(errors(caplog)) == 1
+    other.take(tick(0))
+    assert other.slots() == [0]
+    one.on_publish = lambda tick: None
+    clock.move(1)
+    one.queue.process_ready()
+    assert (one.slots(), len(one.queue)) == ([], 0)
+
+
+def test_what_could_not_be_published_is_tried_again(one: Replica, clock: FakeClock) -> None:
+    one.on_publish = fail(ValueError("no such queue"))
+    one.take(tick(0))
+    one.on_publish = lambda tick: None
+    one.queue.process_ready()
+    assert one.slots() == []
+    clock.move(1)
+    one.queue.process_ready()
+    assert one.slots() == [0]
+
+
+def test_an_entry_that_fails_to_publish_delays_no_other(
+    one: Replica, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def publish(tick: Tick) -> None:
+        if tick.entry.name == "broken":
+            raise SchedulingError from TypeError("not JSON")
+
+    one.on_publish = publish
+    for second in range(30):
+        one.take(tick(second, "broken"), tick(second + 0.5, "fine"))
+        clock.move(1)
+    assert one.slots() == [second + 0.5 for second in range(30)]
+    assert len(errors(caplog)) == 1
+
+
+def test_ticks_without_a_broker_are_published_later_in_order(
+    one: Replica, other: Replica, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    one.on_publish = fail(OperationalError("connection refused"))
+    for second in range(5):
+        one.take(tick(second, "a"), tick(second + 0.5, "b"))
+        clock.move(1)
+    assert len(one.redlock.asked) == 5  # of ten ticks: one try a second
+    assert len(errors(caplog)) == 1
+    one.on_publish = lambda tick: None
+    one.queue.process_ready()
+    assert one.slots() == [0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5]
+
+
+# --- the claim that is kept -----------------------------------------------------------------------
+
+
+def test_keeping_a_claim_is_tried_again(one: Replica, other: Replica, clock: FakeClock) -> None:
+    one.redlock.releases_to_fail = 2
+    one.take(tick(0))
+    clock.move(CLAIM_S + 1)
+    other.take(tick(0))
+    assert (one.slots(), other.slots()) == ([0], [])
+
+
+def test_a_claim_that_cannot_be_kept_is_said(
+    one: Replica, caplog: pytest.LogCaptureFixture
+) -> None:
+    one.redlock.releases_to_fail = 99
+    one.take(tick(0))
+    assert (one.slots(), len(one.queue)) == ([0], 0)
+    assert [
+        r.levelname for r in caplog.records if "claim not marked published" in r.getMessage()
+    ] == ["WARNING"]
+
+
+def test_a_claim_that_ended_while_it_was_published_is_said(
+    one: Replica, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    one.on_publish = lambda tick: clock.move(CLAIM_S)
+    one.take(tick(0))
+    assert any("claim not marked published" in r.getMessage() for r in caplog.records)
+
+
+# --- the clock, and the end -----------------------------------------------------------------------
+
+
+def test_by_a_clock_that_is_not_right_nothing_is_taken(one: Replica, clock: FakeClock) -> None:
+    one.is_clock_right = False
+    one.take(tick(0), tick(1))
+    assert one.redlock.asked == []
+    assert one.queue.until_next() == 1
+    one.is_clock_right = True
+    clock.move(1)
+    one.queue.process_ready()
+    assert one.slots() == [0, 1]
+
+
+def test_a_process_that_is_to_end_finishes_its_tick(one: Replica, nodes: FakeNodes) -> None:
+    ended: list[object] = []
+
+    def stop(number: int, frame: object) -> None:
+        ended.append(dict(nodes.held))
+        raise SystemExit
+
+    def publish(_: Tick) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    one.on_publish = publish
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        with pytest.raises(SystemExit):
+            one.take(tick(0), tick(1))
+        assert signal.getsignal(signal.SIGTERM) is stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert one.slots() == [0]
+    [(_, end)] = nodes.held.values()
+    assert end > START + GRACE
+    assert len(ended) == 1
+
+
+def test_what_did_not_come_is_not_delivered() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with signals_deferred():
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before

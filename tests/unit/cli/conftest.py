@@ -1,0 +1,87 @@
+"""Run the commands in this process, on simulated nodes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from click.testing import CliRunner
+
+from celery_redlock.cli import redlock as with_app
+from celery_redlock.cli.alone import main
+from celery_redlock.redlock import Redlock
+from tests.support.fakes.operated import Operated
+from tests.support.processes.project import celery_to_itself
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A command that has run."""
+
+    exit_code: int
+    output: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.output)
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def three(monkeypatch: pytest.MonkeyPatch) -> Operated:
+    return Operated(3, monkeypatch)
+
+
+@pytest.fixture
+def run(three: Operated) -> Run:
+    """Run `celery-redlock` on the three nodes: `run("status", "--json")`.
+
+    `options` are those of the group; with `app`, it is `celery -A … redlock` instead.
+    """
+
+    def run(*words: str, options: Sequence[str] = (), app: Celery | None = None) -> Ran:
+        if app is not None:
+            result = CliRunner().invoke(
+                with_app, words, obj=SimpleNamespace(app=app), catch_exceptions=False
+            )
+        else:
+            nodes = [word for url in three.urls for word in ("--node", url)]
+            result = CliRunner().invoke(main, [*nodes, *options, *words], catch_exceptions=False)
+        return Ran(result.exit_code, result.output)
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _time_of_the_nodes(three: Operated, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a lock's age be counted in the time of the nodes; pauses take none."""
+    time_ = SimpleNamespace(
+        time=lambda: three.wall_us() / 1e6,
+        sleep=three.sleep,
+        strftime=time.strftime,
+        localtime=time.localtime,
+    )
+    for name in ("list_", "release", "show", "top"):
+        monkeypatch.setattr(importlib.import_module(f"celery_redlock.cli.{name}"), "time", time_)
+
+
+@pytest.fixture
+def redlock(three: Operated) -> Redlock:
+    """A lock on the three nodes."""
+    return three.redlock()
+
+
+@pytest.fixture(autouse=True)
+def _no_tasks_of_other_tests() -> Iterator[None]:
+    """An app has its own tasks only: a shared one of another test is in every app after it."""
+    with celery_to_itself():
+        yield

@@ -1,0 +1,97 @@
+"""What `celery-redlock doctor` prints, and exits with."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.fakes.operated import Operated
+
+from .conftest import Run
+
+
+def test_without_a_finding_it_says_so_and_succeeds(run: Run) -> None:
+    ran = run("doctor", "--strict")
+    assert (ran.exit_code, ran.output) == (0, "Nothing was found.\n")
+    shown = run("doctor", "--json").json
+    assert shown == {"error": 0, "warning": 0, "unknown": 0, "findings": []}
+
+
+@pytest.mark.parametrize(
+    ("info", "severity", "plain", "strict"),
+    [
+        ({"maxmemory_policy": "allkeys-lru"}, "error", 1, 1),
+        ({"connected_slaves": "1"}, "warning", 0, 1),
+        ({"maxmemory_policy": None}, "unknown", 0, 0),
+    ],
+)
+def test_an_error_fails_and_with_strict_a_warning_too(
+    three: Operated,
+    run: Run,
+    info: dict[str, str | None],
+    severity: str,
+    plain: int,
+    strict: int,
+) -> None:
+    three[1].info = {
+        name: value for name, value in (three[1].info | info).items() if value is not None
+    }
+    ran = run("doctor", "--json")
+    assert ran.json[severity] == 1
+    assert sum(ran.json[one] for one in ("error", "warning", "unknown")) == 1
+    assert ran.exit_code == plain
+    assert run("doctor", "--json", "--strict").exit_code == strict
+
+
+def test_a_finding_says_what_where_why_and_how_to_mend_it(three: Operated, run: Run) -> None:
+    three[1].info["maxmemory_policy"] = "allkeys-lru"
+    three[2].is_up = False
+    assert run("doctor").output == (
+        "ERROR    RL104  a node may evict keys\n"
+        "         where:  127.0.0.1:7001\n"
+        "         what:   maxmemory_policy:allkeys-lru\n"
+        "         why:    A node that evicts a lock key gives the same lock away twice.\n"
+        "         mend:   Set maxmemory-policy noeviction, and keep other data off the node.\n"
+        "         more:   docs/reference/doctor.md#rl104\n"
+        "\n"
+        "WARNING  RL102  a node can't be used\n"
+        "         where:  127.0.0.1:7002\n"
+        "         what:   Connection refused\n"
+        "         why:    The quorum has less to spare: with one more failure no lock may be "
+        "acquired.\n"
+        "         mend:   Start the node, or mend the network or the user in its URL.\n"
+        "         more:   docs/reference/doctor.md#rl102\n"
+        "\n"
+        "1 error, 1 warning, 0 unknown.\n"
+    )
+
+
+def test_as_json_a_finding_has_the_same_fields(three: Operated, run: Run) -> None:
+    three[1].info["maxmemory_policy"] = "allkeys-lru"
+    [finding] = run("doctor", "--json").json["findings"]
+    assert finding == {
+        "code": "RL104",
+        "severity": "error",
+        "title": "a node may evict keys",
+        "where": "127.0.0.1:7001",
+        "what": "maxmemory_policy:allkeys-lru",
+        "why": "A node that evicts a lock key gives the same lock away twice.",
+        "mend": "Set maxmemory-policy noeviction, and keep other data off the node.",
+        "docs": "docs/reference/doctor.md#rl104",
+    }
+
+
+@pytest.mark.parametrize(
+    ("fleet", "code"), [((), 0), (("--fleet", "100", "2"), 0), (("--fleet", "100", "3"), 1)]
+)
+def test_a_fleet_that_finds_no_room_is_an_error(
+    three: Operated, run: Run, fleet: tuple[str, ...], code: int
+) -> None:
+    three[0].info["maxclients"] = "500"
+    ran = run("doctor", "--json", *fleet)
+    assert [one["code"] for one in ran.json["findings"]] == ["RL120"] * code
+    assert ran.exit_code == code
+
+
+@pytest.mark.parametrize("fleet", [("0", "1"), ("1", "0"), ("1", "many")])
+def test_an_invalid_fleet_is_refused(run: Run, fleet: tuple[str, str]) -> None:
+    assert run("doctor", "--fleet", *fleet).exit_code == 2

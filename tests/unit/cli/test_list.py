@@ -1,0 +1,172 @@
+"""What `celery-redlock list` prints, and exits with."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from celery_redlock.redlock import Redlock
+from celery_redlock.redlock.lease import new_owner
+from tests.support.fakes.operated import Operated
+
+from .conftest import Ran, Run
+
+
+def listed(ran: Ran) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in ran.output.splitlines()]
+
+
+def keys(ran: Ran) -> list[str]:
+    return sorted(lock["key"] for lock in listed(ran))
+
+
+@pytest.fixture
+def all_kinds(redlock: Redlock) -> None:
+    redlock.acquire("bank.sync:42", 30, label="task-1")
+    redlock.reserve("bank.report:may", 60, label="task-2")
+    redlock.reserve("bank.sync:42%next", 60, label="task-3")
+    redlock.reserve("%beat:bank@0123:nightly:now", 60, label="task-4")
+    redlock.mark_done("bank.sync:41", "task-5/0/abc")
+
+
+ALL = {
+    "held": ("bank.sync:42", "task-1"),
+    "reserved": ("bank.report:may", "task-2"),
+    "pending": ("bank.sync:42%next", "task-3"),
+    "claim": ("%beat:bank@0123:nightly:now", "task-4"),
+    "done": ("bank.sync:41", "task-5"),
+}
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [(), ("held",), ("reserved", "pending"), ("claim", "done"), ("done",), tuple(ALL)],
+    ids=str,
+)
+@pytest.mark.usefixtures("all_kinds")
+def test_only_the_kinds_that_are_asked_for_are_listed(run: Run, kinds: tuple[str, ...]) -> None:
+    words = [word for kind in kinds for word in ("--kind", kind)]
+    shown = listed(run("list", "--json", *words))
+    expected = {kind: ALL[kind] for kind in kinds or ("held", "reserved", "pending")}
+    assert {lock["kind"]: (lock["key"], lock["task_id"]) for lock in shown} == expected
+    assert len(shown) == len(expected)
+
+
+def test_an_unknown_kind_is_refused(run: Run) -> None:
+    assert run("list", "--kind", "free").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), ["bank.sync:1", "bank.sync:2", "bank.sync_all:1"]),
+        (("--match", "*:1"), ["bank.sync:1", "bank.sync_all:1"]),
+        (("--match", "bank.sync:[2-9]"), ["bank.sync:2"]),
+        (("--task", "bank.sync"), ["bank.sync:1", "bank.sync:2"]),
+        (("--task", "bank.sync", "--match", "*:1"), ["bank.sync:1"]),
+        (("--task", "bank"), []),
+    ],
+)
+def test_pattern_and_task_choose_the_keys(
+    redlock: Redlock, run: Run, words: tuple[str, ...], expected: list[str]
+) -> None:
+    for key in ("bank.sync:1", "bank.sync:2", "bank.sync_all:1"):
+        redlock.acquire(key, 30)
+    assert keys(run("list", "--json", *words)) == expected
+
+
+def test_a_prefix_is_no_pattern(three: Operated, run: Run) -> None:
+    three.redlock(key_prefix="a*[b]?").acquire("mine", 30)
+    three.redlock(key_prefix="axb1").acquire("other's", 30)
+    assert keys(run("list", "--json", options=["--key-prefix", "a*[b]?"])) == ["mine"]
+
+
+def test_a_lock_on_some_nodes_is_listed_once_with_its_votes(
+    three: Operated, redlock: Redlock, run: Run
+) -> None:
+    redlock.acquire("whole", 30)
+    part = new_owner("task")
+    for node in (three[1], three[2]):
+        node.take(part, key="part")
+    three[2].take(new_owner("task"), key="least")
+    shown = listed(run("list", "--json"))
+    assert sorted((lock["key"], lock["votes"]) for lock in shown) == [
+        ("least", 1), ("part", 2), ("whole", 3)
+    ]  # fmt: skip
+
+
+def test_the_table_begins_with_the_longest_held(
+    three: Operated, redlock: Redlock, run: Run
+) -> None:
+    for key in ("c", "a", "b"):
+        redlock.acquire(key, 60, label="task")
+        three.pass_(10.0)
+    redlock.reserve("reserved", 600, label="task")
+    three[0].expire("b")
+    header, *rows, blank, total = run("list").output.splitlines()
+    assert header.split() == ["KIND", "HELD", "EXPIRES", "IN", "VOTES", "HOLDER", "KEY"]
+    assert [row.split()[-1] for row in rows] == ["c", "a", "b", "reserved"]
+    assert [row.split()[:-2] for row in rows] == [
+        ["held", "30.0", "s", "30.0", "s", "3/3"],
+        ["held", "20.0", "s", "40.0", "s", "3/3"],
+        ["held", "10.0", "s", "50.0", "s", "2/3"],
+        ["reserved", "-", "10", "min", "3/3"],
+    ]
+    assert (blank, total) == ("", "4 locks.")
+
+
+def test_nodes_that_are_down_are_left_out_and_named(
+    three: Operated, redlock: Redlock, run: Run
+) -> None:
+    redlock.acquire("k", 30)
+    three[0].is_up = False
+    ran = run("list")
+    assert "2/3" in ran.output
+    assert "127.0.0.1:7000 is left out: Connection refused\n" in ran.output
+    assert ran.exit_code == 0
+    three[1].is_up = False
+    ran = run("list")
+    assert "1/3" in ran.output
+    assert ran.exit_code == 1
+
+
+@pytest.mark.parametrize("command", ["SCAN", "MGET"])
+def test_a_user_without_the_right_is_told(
+    three: Operated, redlock: Redlock, run: Run, command: str
+) -> None:
+    redlock.acquire("k", 30)
+    three[0].refused[command] = f"NOPERM no {command}"
+    ran = run("list")
+    # A node that refuses SCAN is not asked again; of one that refuses MGET the vote is missing.
+    assert "2/3" in ran.output
+    assert ("127.0.0.1:7000 is left out: NOPERM no SCAN" in ran.output) is (command == "SCAN")
+
+
+def test_no_lock_at_all_is_an_empty_list(run: Run) -> None:
+    assert run("list").output == "KIND  HELD  EXPIRES IN  VOTES  HOLDER  KEY\n\n0 locks.\n"
+    assert run("list", "--json").output == ""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("kinds", [(), ("done",), ("held", "done")], ids=str)
+@pytest.mark.usefixtures("all_kinds")
+def test_on_a_terminal_a_bar_goes_to_standard_error(
+    run: Run, monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, ...]
+) -> None:
+    words = ["list", "--json", *(word for kind in kinds for word in ("--kind", kind))]
+    without_bar = run(*words)
+    terminal = Terminal()
+    module = importlib.import_module("celery_redlock.cli.list_")
+    monkeypatch.setattr(module, "sys", SimpleNamespace(stderr=terminal))
+    assert run(*words) == without_bar
+    assert "scanned" in terminal.getvalue()
+    assert "100%" in terminal.getvalue()

@@ -1,0 +1,222 @@
+"""What `celery-redlock release` does, prints and exits with."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from celery_redlock.operate import orphans as orphaned
+from celery_redlock.operate import removal
+from celery_redlock.operate.locks import Lock, lock_of, look
+from celery_redlock.redlock import Redlock
+from celery_redlock.redlock.lease import new_owner
+from tests.support.fakes.operated import Operated
+
+from .conftest import Run
+
+
+def test_without_yes_nothing_is_released(three: Operated, redlock: Redlock, run: Run) -> None:
+    redlock.acquire("k", 30, label="task-1")
+    before = three.holders(), three.floors()
+    ran = run("release", "k")
+    assert ran.output.startswith("k: held by task-1@")
+    assert "\nConsequence: its task may be running: the next renewal" in ran.output
+    [identity] = re.findall(
+        r"\nNothing was released. To release it: --yes --expect (\w+)\n$", ran.output
+    )
+    assert identity == run("show", "k", "--json").json["lock"]["id"]
+    shown = run("release", "k", "--json")
+    assert (shown.json["released"], shown.json["id"]) == (False, identity)
+    assert (ran.exit_code, shown.exit_code) == (0, 0)
+    assert (three.holders(), three.floors()) == before
+
+
+def test_a_released_lock_can_not_be_revived_by_its_holder(
+    three: Operated, redlock: Redlock, run: Run
+) -> None:
+    lease = redlock.acquire("k", 30, label="task-1")
+    ran = run("release", "k", "--yes")
+    assert ran.output.endswith("\nReleased.\n")
+    assert ran.exit_code == 0
+    assert three.holders() == [None] * 3
+    assert all(floor > lease.token for floor in three.floors())
+    redlock.keeper.tick()
+    assert three.holders() == [None] * 3
+
+
+def test_the_floor_rises_above_that_of_any_node(
+    three: Operated, redlock: Redlock, run: Run
+) -> None:
+    lease = redlock.acquire("k", 30)
+    three[2].expire("k")
+    three[2].raise_floor(lease.token + 100)
+    assert run("release", "k", "--yes").exit_code == 0
+    assert all(floor > lease.token + 100 for floor in three.floors())
+
+
+@pytest.mark.parametrize("words", [(), ("--json",), ("--yes",), ("--yes", "--json")], ids=str)
+def test_another_holder_than_expected_is_not_released(
+    three: Operated, redlock: Redlock, run: Run, words: tuple[str, ...]
+) -> None:
+    lease = redlock.acquire("k", 30, label="task-1")
+    ran = run("release", "k", "--expect", "0123456789ab", *words)
+    if "--json" in words:
+        assert ran.json["released"] is False
+    else:
+        assert ran.output.endswith("\nNot released: its id is not 0123456789ab.\n")
+    assert ran.exit_code == 1
+    assert three.holders() == [lease.owner] * 3
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)], ids=str)
+@pytest.mark.parametrize("successor", [None, f"{0:032}:task-2@host"])
+def test_a_holder_that_changes_meanwhile_is_not_released(
+    three: Operated, redlock: Redlock, run: Run, monkeypatch: pytest.MonkeyPatch,
+    successor: str | None, words: tuple[str, ...],
+) -> None:  # fmt: skip
+    redlock.acquire("k", 30, label="task-1")
+    consequence = removal.consequence
+
+    def change(lock: Lock, options: Any) -> str:
+        three.expire()
+        for node in three.nodes if successor else ():
+            node.take(str(successor))
+        return consequence(lock, options)
+
+    monkeypatch.setattr(removal, "consequence", change)
+    ran = run("release", "k", "--yes", *words)
+    if words:
+        assert (ran.json["released"], ran.json["task_id"]) == (False, "task-1")
+    else:
+        assert ran.output.endswith("\nNot released: it has another holder by now, or none.\n")
+    assert ran.exit_code == 1
+    assert three.holders() == [successor] * 3
+
+
+def test_of_several_holders_the_one_with_most_nodes_is_released(
+    three: Operated, redlock: Redlock, run: Run
+) -> None:
+    redlock.acquire("k", 30, label="task-1")
+    other = new_owner("task-2")
+    three[0].take(other)
+    ran = run("release", "k", "--yes")
+    assert "k: held by task-1@" in ran.output
+    assert "on 2 of 3 nodes" in ran.output
+    assert ran.exit_code == 0
+    assert three.holders() == [other, None, None]
+
+
+@pytest.mark.parametrize("key", ["k", "k%next"])
+def test_a_reservation_is_released(three: Operated, redlock: Redlock, run: Run, key: str) -> None:
+    redlock.reserve(key, 60, label="task-1")
+    assert run("release", key, "--yes", "--json").json["released"] is True
+    assert three.holders(key) == [None] * 3
+
+
+def test_a_done_mark_is_deleted_and_nothing_else(
+    three: Operated, redlock: Redlock, run: Run
+) -> None:
+    lease = redlock.acquire("k", 30)
+    redlock.mark_done("k", "task-1/0/abc")
+    redlock.mark_done("k", "task-2/0/abc")
+
+    def marks() -> list[str]:
+        return [mark["label"] for mark in run("show", "k", "--json").json["done"]]
+
+    ran = run("release", "k", "--done", "task-1/0/abc")
+    assert ran.output.startswith("k: done mark task-1/0/abc, for another ")
+    assert "Consequence: a copy of that message" in ran.output
+    assert (ran.exit_code, len(marks())) == (0, 2)
+    assert run("release", "k", "--done", "task-1/0/abc", "--yes").exit_code == 0
+    assert marks() == ["task-2/0/abc"]
+    assert three.holders() == [lease.owner] * 3
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("k",), "no node has 'k'"),
+        (("k", "--yes"), "no node has 'k'"),
+        (("k", "--done", "x"), "no node has done mark 'x' of 'k'"),
+    ],
+)
+def test_what_nobody_holds_is_an_error(run: Run, words: tuple[str, ...], says: str) -> None:
+    ran = run("release", *words)
+    assert ran.output == f"Error: there is nothing to release: {says}\n"
+    assert ran.exit_code == 1
+
+
+@pytest.mark.parametrize("words", [("k",), ("k", "--done", "task-1/0/abc")], ids=str)
+def test_without_a_quorum_the_release_is_an_error(
+    three: Operated, redlock: Redlock, run: Run, words: tuple[str, ...]
+) -> None:
+    redlock.acquire("k", 30)
+    redlock.mark_done("k", "task-1/0/abc")
+    three[0].is_up = three[1].is_up = False
+    ran = run("release", *words, "--yes")
+    assert "Error: cannot release 'k': 1 of 3 nodes answered" in ran.output
+    assert ran.exit_code == 1
+
+
+@pytest.mark.parametrize("words", [(), ("k", "--orphaned")], ids=str)
+def test_a_key_and_orphaned_exclude_each_other(run: Run, words: tuple[str, ...]) -> None:
+    ran = run("release", *words)
+    assert "Give a KEY, or --orphaned." in ran.output
+    assert ran.exit_code == 2
+
+
+def test_orphans_need_an_app(run: Run) -> None:
+    ran = run("release", "--orphaned")
+    assert "--orphaned needs an app" in ran.output
+    assert ran.exit_code == 2
+
+
+@pytest.fixture
+def orphan(three: Operated, redlock: Redlock, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Two reservations without a message, of which one is gone by the time of its release.
+
+    Returns:
+        The times of grace that were given.
+    """
+    graces: list[float] = []
+
+    def found(target: Any, nodes: Any, grace: float, sleep: Any) -> list[Lock]:
+        graces.append(grace)
+        locks = []
+        for key in ("k", "gone"):
+            redlock.reserve(key, 60, label="task-1")
+            lock = lock_of(key, look(nodes, "redlock", key))
+            assert lock
+            locks.append(lock)
+        three.expire(key="gone")
+        return locks
+
+    monkeypatch.setattr(orphaned, "orphans", found)
+    return graces
+
+
+def test_orphans_are_released_with_yes_only(
+    three: Operated, orphan: list[float], run: Run, app: Any
+) -> None:
+    app.conf.redlock_nodes = three.urls
+    dry = run("release", "--orphaned", app=app)
+    assert re.fullmatch(
+        r"k: reserved by task-1@.*\ngone: reserved by .*\n2 reservations without a message\.\n"
+        r"Nothing was released\. To release: --yes\n",
+        dry.output,
+    )
+    assert three.holders() != [None] * 3
+    three.expire()
+    ran = run("release", "--orphaned", "--grace", "0.5", "--yes", app=app)
+    assert re.fullmatch(
+        r"k: .*\), released\ngone: .*\)\n2 reservations without a message\.\n", ran.output
+    )
+    assert three.holders() == [None] * 3
+    shown = run("release", "--orphaned", "--yes", "--json", app=app)
+    assert [(lock["key"], lock["released"]) for lock in shown.json] == [
+        ("k", True), ("gone", False)
+    ]  # fmt: skip
+    assert orphan == [10.0, 0.5, 10.0]
+    assert {one.exit_code for one in (dry, ran, shown)} == {0}

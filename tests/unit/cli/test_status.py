@@ -1,0 +1,99 @@
+"""What `celery-redlock status` prints, and exits with."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.fakes.operated import Operated
+
+from .conftest import Run
+
+
+def test_each_node_is_a_row_and_the_last_line_is_the_sum(three: Operated, run: Run) -> None:
+    three[1].info |= {"maxmemory": "104857600", "valkey_version": "9.1.0"}
+    ran = run("status", options=["--restart-guard"])
+    assert ran.output == (
+        "NODE            STATE  SERVER        ROLE    UP    ROUND TRIP  CLOCK    MEMORY           "
+        "   POLICY      CONNECTIONS\n"
+        "127.0.0.1:7000  votes  Redis 7.0.15  master  24 h  0.0 ms      +0.0 ms  1.0 MB           "
+        "   noeviction  2 of 10000\n"
+        "127.0.0.1:7001  votes  Valkey 9.1.0  master  24 h  0.0 ms      +0.0 ms  1.0 MB of 104.9 "
+        "MB  noeviction  2 of 10000\n"
+        "127.0.0.1:7002  votes  Redis 7.0.15  master  24 h  0.0 ms      +0.0 ms  1.0 MB           "
+        "   noeviction  2 of 10000\n"
+        "\n"
+        "3 of 3 vote, 2 needed: locks can be acquired.\n"
+    )
+    assert ran.exit_code == 0
+
+
+def test_a_minority_that_is_down_leaves_a_quorum(three: Operated, run: Run) -> None:
+    three[0].is_up = False
+    ran = run("status")
+    assert "127.0.0.1:7000  down " in ran.output
+    assert "\n127.0.0.1:7000: Connection refused\n" in ran.output
+    assert ran.output.endswith("2 of 3 vote, 2 needed: locks can be acquired.\n")
+    assert ran.exit_code == 0
+
+
+def test_without_a_quorum_it_fails(three: Operated, run: Run) -> None:
+    three[0].is_up = three[2].is_up = False
+    ran = run("status")
+    assert ran.output.endswith("1 of 3 votes, 2 needed: no lock can be acquired.\n")
+    assert ran.exit_code == 1
+    shown = run("status", "--json")
+    assert (shown.json["votes"], shown.json["needed"], shown.exit_code) == (1, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "state", "code"),
+    [
+        ((), "guarded", 1),
+        (("--no-restart-guard",), "votes", 0),
+        (("--max-ttl", "5"), "votes", 0),
+    ],
+)
+def test_nodes_are_guarded_as_the_group_s_options_say(
+    three: Operated, run: Run, options: tuple[str, ...], state: str, code: int
+) -> None:
+    for number in range(3):
+        three[number].info["uptime_in_seconds"] = "20"
+    ran = run("status", "--json", options=options)
+    assert {node["state"] for node in ran.json["nodes"]} == {state}
+    assert ran.exit_code == code
+
+
+def test_a_replica_silences_all_nodes(three: Operated, run: Run) -> None:
+    three[1].info["role"] = "slave"
+    ran = run("status", "--json")
+    assert [node["state"] for node in ran.json["nodes"]] == ["votes", "refused", "votes"]
+    assert "it is a slave" in ran.json["nodes"][1]["why"]
+    assert (ran.json["votes"], ran.exit_code) == (0, 1)
+
+
+def test_a_user_who_may_not_ask_shows_the_server_s_words(three: Operated, run: Run) -> None:
+    three[0].refused["INFO"] = "NOPERM no info"
+    three[1].refused["CONFIG"] = "NOPERM no config"
+    three[2].refused["TIME"] = "NOPERM no time"
+    first, second, third = run("status", "--json").json["nodes"]
+    assert (first["state"], first["why"]) == ("down", "NOPERM no info")
+    assert (second["state"], second["why"]) == ("votes", None)
+    assert (third["state"], third["why"]) == ("down", "it does not tell the time")
+
+
+def test_a_clock_that_is_ahead_is_measured(three: Operated, run: Run) -> None:
+    three[0].clock_ahead = 60.0
+    three[1].clock_ahead = -0.25
+    offsets = [node["clock_offset"] for node in run("status", "--json").json["nodes"]]
+    assert offsets == [60.0, -0.25, 0.0]
+    text = run("status").output
+    assert "+60.00 s" in text
+    assert "-250.0 ms" in text
+
+
+def test_what_a_node_does_not_tell_is_a_dash(three: Operated, run: Run) -> None:
+    three[0].info = {"role": "master"}
+    row = run("status", options=["--no-restart-guard"]).output.splitlines()[1]
+    assert row.split() == [
+        "127.0.0.1:7000", "votes", "-", "master", "-", "0.0", "ms", "+0.0", "ms", "-", "-", "-"
+    ]  # fmt: skip

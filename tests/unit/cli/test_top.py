@@ -1,0 +1,109 @@
+"""What `celery-redlock top` prints, with and without a terminal."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from celery_redlock.redlock import Redlock
+from tests.support.fakes.operated import Operated
+
+from .conftest import Run
+
+top = importlib.import_module("celery_redlock.cli.top")
+
+
+def test_without_a_terminal_it_is_plain_text(three: Operated, redlock: Redlock, run: Run) -> None:
+    for number in range(3):
+        redlock.acquire(f"bank.sync:{number}", 30, label="task")
+    redlock.reserve("bank.report:may", 60, label="task")
+    three[2].is_up = False
+    shown = run("top", "--count", "1", "--lines", "2").output
+    headline, nodes, locks = shown.strip().split("\n\n")
+    assert headline[8:] == "  2 of 3 vote, 2 needed; locks: 3 held, 1 reserved"
+    assert [row.split()[:2] for row in nodes.splitlines()[1:]] == [
+        ["127.0.0.1:7000", "votes"], ["127.0.0.1:7001", "votes"], ["127.0.0.1:7002", "down"]
+    ]  # fmt: skip
+    # The longest held.
+    assert [row.split()[-1] for row in locks.splitlines()[1:]] == ["bank.sync:0", "bank.sync:1"]
+    assert "\x1b" not in shown
+
+
+def test_without_locks_it_says_so(run: Run) -> None:
+    shown = run("top", "--count", "1").output
+    assert "; locks: none\n" in shown
+    assert shown.endswith("\nno locks\n\n")
+
+
+def test_it_pauses_between_updates_and_sees_what_is_new(
+    three: Operated, redlock: Redlock, run: Run
+) -> None:
+    lease = redlock.acquire("k", 30)
+    three.after(2.0, three.expire)
+    three[0].is_up = False
+    three.after(2.5, lambda: setattr(three[0], "is_up", True))
+    slept = len(three.slept)
+    lines = run("top", "--count", "3", "--interval", "1.5", "--json").output.splitlines()
+    assert three.slept[slept:] == [1.5, 1.5]
+    first, second, third = map(json.loads, lines)
+    assert [one["at"] - first["at"] for one in (first, second, third)] == [0.0, 1.5, 3.0]
+    assert [one["votes"] for one in (first, second, third)] == [2, 2, 3]
+    assert [one["counts"] for one in (first, second, third)] == [{"held": 1}, {"held": 1}, {}]
+    assert [one["needed"] for one in (first, second, third)] == [2] * 3
+    assert [lock["token"] for lock in first["oldest"]] == [lease.token]
+
+
+def test_ctrl_c_ends_it_without_an_error(
+    run: Run, three: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(top.time, "sleep", interrupt)
+    ran = run("top", "--json")
+    assert ran.exit_code == 0
+    assert len(ran.output.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "words", [("--count", "0"), ("--interval", "0.05"), ("--lines", "-1")], ids=str
+)
+def test_an_invalid_number_is_refused(run: Run, words: tuple[str, str]) -> None:
+    assert run("top", *words).exit_code == 2
+
+
+@pytest.fixture
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(top, "sys", SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True)))
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "200"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("NO_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("_terminal")
+def test_on_a_terminal_it_is_a_live_table(three: Operated, redlock: Redlock, run: Run) -> None:
+    redlock.acquire("bank.sync:42", 30, label="task-1")
+    three[0].is_up = False
+    ran = run("top", "--count", "1")
+    assert "\x1b[?1049h" in ran.output  # the alternate screen
+    for shown in ("2 of 3 vote, 2 needed; locks: 1 held", "127.0.0.1:7000", "bank.sync:42"):
+        assert shown in ran.output
+    assert ran.exit_code == 0
+
+
+@pytest.mark.usefixtures("_terminal")
+def test_on_a_terminal_as_json_it_is_a_line(run: Run) -> None:
+    assert run("top", "--count", "1", "--json").json["votes"] == 3
+
+
+@pytest.mark.usefixtures("_terminal")
+def test_without_rich_the_error_names_the_extra(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich.live", None)
+    ran = run("top", "--count", "1")
+    assert "pip install 'celery-redlock[top]'" in ran.output
+    assert ran.exit_code == 1

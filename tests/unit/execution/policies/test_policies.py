@@ -1,0 +1,92 @@
+"""The choice among the policies: copies are parked, and contended locks are tried again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from celery_redlock.config.options import OnConflict
+from celery_redlock.messages import requeue
+from celery_redlock.messages.headers import COPY_HEADER, PUBLICATION_HEADER
+from celery_redlock.redlock.lease import new_owner
+from tests.support.fakes.forged import HOLDER, NewTask, deliver
+from tests.support.fakes.one_node import OneNode
+
+NONCE = "0123456789abcdef"
+OWN = new_owner("task-1", publication=NONCE)
+POLICIES = [policy.value for policy in OnConflict]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_copy_of_the_running_message_is_parked_by_any_policy(
+    new_task: NewTask, node: OneNode, published: Any, conflicts: Any, policy: str
+) -> None:
+    task = new_task(lock_on_conflict=policy)
+    node.held["t"] = OWN, node.clock.now() + 20
+    deliver(task, headers={PUBLICATION_HEADER: NONCE}, retries=2)
+    assert task.AsyncResult("task-1").state == "PENDING"
+    [headers] = published
+    assert (headers["id"], headers["retries"], headers[COPY_HEADER]) == ("task-1", 2, True)
+    assert [conflict["becomes"] for conflict in conflicts] == ["parked"]
+    assert task.runs == []
+
+
+def test_a_parked_copy_pauses_for_half_the_age_of_its_run(
+    new_task: NewTask, node: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(
+        requeue, "requeue_message", lambda task, request, after, *_, **__: pauses.append(after)
+    )
+    task = new_task()
+    node.held["t"] = OWN, node.clock.now() + 20
+    for age in (0.1, 8, 3600):
+        node.began["t"] = node.clock.now() - age
+        deliver(task, headers={PUBLICATION_HEADER: NONCE})
+    assert pauses == pytest.approx([0.25, 4, 20])
+
+
+def test_the_same_id_published_again_is_not_parked(
+    new_task: NewTask, node: OneNode, conflicts: Any
+) -> None:
+    task = new_task()
+    node.held["t"] = OWN, 1e9
+    deliver(task, headers={PUBLICATION_HEADER: NONCE[::-1]})
+    assert task.AsyncResult("task-1").state == "REVOKED"
+    assert [conflict["becomes"] for conflict in conflicts] == ["skip"]
+
+
+def test_an_eager_execution_with_the_holders_id_is_not_parked(
+    new_task: NewTask, node: OneNode, published: Any
+) -> None:
+    task = new_task()
+    node.held["t"] = OWN, 1e9
+    result = task.apply(task_id="task-1", headers={PUBLICATION_HEADER: NONCE})
+    assert result.state == "REVOKED"
+    assert published == []
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_contended_lock_is_tried_again_unless_raise(
+    new_task: NewTask, node: OneNode, published: Any, policy: str
+) -> None:
+    options = {"lock_wait": 1} if policy == "wait" else {}
+    task = new_task(lock_on_conflict=policy, **options)
+    node.held["t"] = HOLDER, node.clock.now() + 20
+    node.split.add("t")
+    deliver(task)
+    is_raise = policy == "raise"
+    assert task.AsyncResult("task-1").state == ("FAILURE" if is_raise else "RETRY")
+    assert len(published) == (0 if is_raise else 1)
+    assert set(node.held) == {"t"}, "coalesce reserves no slot"
+
+
+def test_a_copy_of_the_pending_message_is_not_parked(
+    new_task: NewTask, node: OneNode, published: Any, log: Any
+) -> None:
+    node.held["t%next"] = new_owner("task-1", publication=NONCE, is_reservation=True), 1e9
+    deliver(new_task(lock_on_conflict="coalesce"), headers={PUBLICATION_HEADER: NONCE})
+    assert published == []
+    line = "message handled by another copy, copy discarded key=t task=t task_id=task-1"
+    assert ("INFO", line) in log()

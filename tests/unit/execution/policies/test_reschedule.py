@@ -1,0 +1,64 @@
+"""`reschedule`: a duplicate goes back to its queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from celery_redlock import DuplicateTask
+from celery_redlock.messages.reservation import HEADER, Reservation
+from tests.support.fakes.forged import HOLDER, WAITING, NewTask, deliver
+from tests.support.fakes.one_node import OneNode
+
+
+@pytest.fixture
+def task(new_task: NewTask) -> Any:
+    return new_task(
+        lock_on_conflict="reschedule", lock_ttl=30, lock_lifetime="until_and_while_executing"
+    )
+
+
+def test_a_duplicate_is_requeued_with_its_id_and_retries(
+    task: Any, node: OneNode, published: Any, conflicts: Any
+) -> None:
+    node.held["t"] = HOLDER, 1e9
+    deliver(task, retries=2)
+    assert task.AsyncResult("task-1").state == "RETRY"
+    [headers] = published
+    assert (headers["id"], headers["retries"]) == ("task-1", 2)
+    assert task.runs == []
+    assert [conflict["becomes"] for conflict in conflicts] == ["reschedule"]
+
+
+@pytest.mark.parametrize(("age", "pause"), [(0.1, 0.25), (8, 4), (3600, 30)])
+def test_a_duplicate_pauses_for_half_the_holder_s_age(
+    task: Any, node: OneNode, age: float, pause: float
+) -> None:
+    node.held["t"] = HOLDER, node.clock.now() + 30
+    node.began["t"] = node.clock.now() - age
+    ended = deliver(task)
+    assert ended.info.retval.when == pytest.approx(pause, rel=0.11)
+
+
+def test_a_requeued_message_carries_a_renewed_pending_slot(
+    task: Any, node: OneNode, published: Any
+) -> None:
+    node.held["t"] = HOLDER, 1e9
+    node.held["t%next"] = WAITING, 1e9
+    deliver(task, headers=Reservation("t%next", WAITING).header)
+    [headers] = published
+    renewed = node.owner_of("t%next")
+    assert renewed not in (None, WAITING)
+    assert headers[HEADER] == ["t%next", renewed]
+
+
+def test_an_eager_duplicate_is_skipped_as_reschedule(
+    task: Any, node: OneNode, published: Any, conflicts: Any
+) -> None:
+    node.held["t"] = HOLDER, 1e9
+    result = task.apply()
+    assert result.state == "REVOKED"
+    assert isinstance(result.result, DuplicateTask)
+    assert published == []
+    assert [conflict["becomes"] for conflict in conflicts] == ["reschedule"]

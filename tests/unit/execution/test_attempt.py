@@ -1,0 +1,317 @@
+"""Attempts to acquire a lock: what they supersede, how long they wait, and what they leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.exceptions import SoftTimeLimitExceeded
+
+from celery_redlock import LockHeld, QuorumUnavailable
+from celery_redlock.config import app_lock
+from celery_redlock.execution.attempt import Attempt
+from celery_redlock.messages.headers import COPY_HEADER, PUBLICATION_HEADER
+from celery_redlock.messages.reservation import HEADER
+from celery_redlock.pools import pool_process
+from celery_redlock.redlock import Lease
+from celery_redlock.redlock.errors import AlreadyDone
+from celery_redlock.redlock.lease import new_owner
+from tests.support.fakes.forged import HOLDER, WAITING, NewTask, message_of
+from tests.support.fakes.one_node import OneNode
+
+NONCE = "0123456789abcdef"
+OWN = new_owner("task-1", publication=NONCE)
+OWN_RESERVATION = new_owner("task-1", publication=NONCE, is_reservation=True)
+MARK = "task-1/0/" + NONCE
+MARK_OF_RETRY = "task-1/1/" + NONCE
+NewAttempt = Callable[..., Attempt]
+
+
+@pytest.fixture
+def new_attempt(new_task: NewTask) -> NewAttempt:
+    """Make an attempt of a message: `new_attempt(options, headers, **request)`."""
+
+    def new(
+        options: dict[str, Any] | None = None,
+        headers: dict[str, Any] | None = None,
+        **request: Any,
+    ) -> Attempt:
+        headers = {PUBLICATION_HEADER: NONCE, **(headers or {})}
+        return Attempt(message_of(new_task(**(options or {})), headers=headers, **request))
+
+    return new
+
+
+def waited(node: OneNode, attempt: Attempt) -> float:
+    """Have an attempt fail, and return for how long it has waited."""
+    began = node.clock.now()
+    with pytest.raises(LockHeld):
+        attempt.acquire()
+    return node.clock.now() - began
+
+
+# --- what an attempt supersedes -------------------------------------------------------------------
+
+
+def test_a_lease_supersedes_the_messages_reservation(
+    new_attempt: NewAttempt, node: OneNode
+) -> None:
+    node.held["t"] = WAITING, 1e9
+    attempt = new_attempt({"lock_lifetime": "until_executed"}, {HEADER: ["t", WAITING]})
+    lease = attempt.acquire()
+    assert lease.took_over
+    assert node.owner_of("t") == lease.owner == attempt.owner
+
+
+def test_a_reservation_of_another_key_supersedes_nothing(
+    new_attempt: NewAttempt, node: OneNode
+) -> None:
+    node.held["t"] = WAITING, 1e9
+    attempt = new_attempt({"lock_lifetime": "until_executed"}, {HEADER: ["t:7", WAITING]})
+    with pytest.raises(LockHeld):
+        attempt.acquire()
+
+
+def test_an_earlier_attempt_to_publish_is_superseded(
+    new_attempt: NewAttempt, node: OneNode
+) -> None:
+    node.held["t"] = OWN_RESERVATION, 1e9
+    lease = new_attempt({"lock_lifetime": "until_executed"}).acquire()
+    assert node.owner_of("t") == lease.owner
+
+
+def test_an_unreserved_message_yields_to_a_reserved_one(
+    new_attempt: NewAttempt, node: OneNode
+) -> None:
+    node.held["t"] = WAITING, 1e9
+    with pytest.raises(LockHeld):
+        new_attempt({"lock_lifetime": "until_executed"}).acquire()
+
+
+def test_a_reserved_message_runs_though_a_later_one_reserved(
+    new_attempt: NewAttempt, node: OneNode
+) -> None:
+    """Its own reservation expired in the queue; yielding, no message of the queue would run."""
+    node.held["t"] = WAITING, 1e9
+    expired = {HEADER: ["t", OWN_RESERVATION]}
+    lease = new_attempt({"lock_lifetime": "until_executed"}, expired).acquire()
+    assert node.owner_of("t") == lease.owner
+
+
+def test_a_reserved_message_does_not_supersede_a_running_one(
+    new_attempt: NewAttempt, node: OneNode
+) -> None:
+    node.held["t"] = HOLDER, 1e9
+    expired = {HEADER: ["t", OWN_RESERVATION]}
+    with pytest.raises(LockHeld):
+        new_attempt({"lock_lifetime": "until_executed"}, expired).acquire()
+    assert node.owner_of("t") == HOLDER
+
+
+# --- how long it waits ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_", "seconds"),
+    [
+        ({"retries": 1}, 1.0),
+        ({"replaced_task_nesting": 1}, 1.0),
+        ({"redelivered": True}, 1.0),
+        # A parked copy, and a first delivery: nothing suggests that the holder is about to end.
+        ({"headers": {COPY_HEADER: True}}, 0.0),
+        ({}, 0.0),
+    ],
+    ids=str,
+)
+def test_a_message_waits_for_its_own_earlier_run_for_a_second(
+    new_attempt: NewAttempt, node: OneNode, request_: dict[str, Any], seconds: float
+) -> None:
+    node.held["t"] = OWN, 1e9
+    assert waited(node, new_attempt({"lock_on_conflict": "wait"}, **request_)) == seconds
+
+
+def test_a_retry_acquires_the_lock_that_its_run_releases(
+    new_attempt: NewAttempt, node: OneNode
+) -> None:
+    node.held["t"] = OWN, node.clock.now() + 0.5
+    lease = new_attempt(retries=1).acquire()
+    assert node.owner_of("t") == lease.owner
+
+
+@pytest.mark.parametrize(
+    ("options", "is_eager", "seconds"),
+    [
+        ({}, False, 0.0),
+        ({"lock_on_conflict": "wait", "lock_wait": 5}, False, 5.0),
+        ({"lock_on_conflict": "wait", "lock_wait": 5}, True, 5.0),
+        ({"lock_on_conflict": "reschedule"}, False, 0.0),
+        ({"lock_on_conflict": "coalesce"}, False, 0.0),
+        # It has no queue to go back to.
+        ({"lock_on_conflict": "reschedule", "lock_ttl": 7}, True, 7.0),
+        ({"lock_on_conflict": "coalesce", "lock_ttl": 7}, True, 7.0),
+        ({"lock_on_conflict": "skip"}, True, 0.0),
+    ],
+    ids=str,
+)
+def test_a_duplicate_waits_as_long_as_its_policy_says(
+    new_attempt: NewAttempt,
+    node: OneNode,
+    options: dict[str, Any],
+    is_eager: bool,
+    seconds: float,
+) -> None:
+    node.held["t"] = HOLDER, 1e9
+    assert waited(node, new_attempt(options, is_eager=is_eager)) == seconds
+
+
+def test_without_lock_wait_a_duplicate_waits_for_the_lock(
+    new_attempt: NewAttempt, node: OneNode
+) -> None:
+    node.held["t"] = HOLDER, node.clock.now() + 1e6
+    assert new_attempt({"lock_on_conflict": "wait"}).acquire().token == 1
+
+
+@pytest.mark.parametrize(("is_eager", "seconds"), [(False, 0.0), (True, 5.0)])
+def test_a_shutdown_ends_a_wait_unless_a_body_waits(
+    new_attempt: NewAttempt,
+    node: OneNode,
+    monkeypatch: pytest.MonkeyPatch,
+    is_eager: bool,
+    seconds: float,
+) -> None:
+    monkeypatch.setattr(pool_process, "_is_shutting_down", True)
+    node.held["t"] = HOLDER, 1e9
+    options = {"lock_on_conflict": "wait", "lock_wait": 5}
+    assert waited(node, new_attempt(options, is_eager=is_eager)) == seconds
+
+
+# --- done marks -----------------------------------------------------------------------------------
+
+
+def test_a_done_mark_of_the_message_ends_the_attempt(
+    new_attempt: NewAttempt, node: OneNode
+) -> None:
+    node.done.add(("t", MARK))
+    attempt = new_attempt()
+    with pytest.raises(AlreadyDone):
+        attempt.acquire()
+    assert node.held == {}
+    assert attempt.acquire(heeds_done=False).token == 1
+
+
+@pytest.mark.parametrize("label", ["task-1/0", "task-1/0/" + NONCE[::-1], MARK_OF_RETRY])
+def test_a_done_mark_of_another_message_does_not_end_it(
+    new_attempt: NewAttempt, node: OneNode, label: str
+) -> None:
+    node.done.add(("t", label))
+    assert new_attempt().acquire().token == 1
+
+
+def test_an_eager_execution_heeds_no_done_mark(new_attempt: NewAttempt, node: OneNode) -> None:
+    node.done.add(("t", MARK))
+    assert new_attempt(is_eager=True).acquire().token == 1
+
+
+def test_a_copy_whose_retry_has_run_releases_its_lease(
+    new_attempt: NewAttempt, node: OneNode
+) -> None:
+    attempt = new_attempt({"acks_late": True}, redelivered=True)
+    lease = attempt.acquire()
+    node.done.add(("t", MARK_OF_RETRY))
+    with pytest.raises(AlreadyDone):
+        attempt.unless_retried(lease)
+    assert node.held == {}
+
+
+def test_a_copy_whose_retry_has_not_run_gets_a_new_lease(
+    new_attempt: NewAttempt, node: OneNode
+) -> None:
+    attempt = new_attempt({"acks_late": True}, redelivered=True)
+    lease = attempt.acquire()
+    again = attempt.unless_retried(lease)
+    assert again.token > lease.token
+    assert node.owner_of("t") == again.owner
+
+
+@pytest.mark.parametrize(("late", "redelivered"), [(False, True), (True, False)])
+def test_only_a_copy_of_a_late_acked_message_looks_for_a_retry(
+    new_attempt: NewAttempt, node: OneNode, late: bool, redelivered: bool
+) -> None:
+    attempt = new_attempt({"acks_late": late}, redelivered=redelivered)
+    lease = attempt.acquire()
+    node.done.add(("t", MARK_OF_RETRY))
+    assert attempt.unless_retried(lease) is lease
+
+
+def test_without_a_quorum_for_the_retrys_mark_nothing_is_locked(
+    new_attempt: NewAttempt, node: OneNode
+) -> None:
+    attempt = new_attempt({"acks_late": True}, redelivered=True)
+    lease = attempt.acquire()
+    node.is_up = False
+    with pytest.raises(QuorumUnavailable):
+        attempt.unless_retried(lease)
+    assert lease.is_released
+
+
+# --- what it leaves -------------------------------------------------------------------------------
+
+
+def test_a_refused_attempt_leaves_no_owner(new_attempt: NewAttempt, node: OneNode) -> None:
+    attempt = new_attempt()
+    node.held["t"] = HOLDER, 1e9
+    with pytest.raises(LockHeld):
+        attempt.acquire()
+    assert attempt.owner is None
+    node.is_up = False
+    with pytest.raises(QuorumUnavailable):
+        attempt.acquire()
+    assert attempt.owner is None
+
+
+def test_a_released_lease_leaves_no_owner(new_attempt: NewAttempt, node: OneNode) -> None:
+    attempt = new_attempt()
+    attempt.release(attempt.acquire())
+    assert attempt.owner is None
+    assert node.held == {}
+
+
+class Striking(OneNode):
+    """Grants, and is interrupted by a time limit before it returns the lease."""
+
+    def acquire(self, *args: Any, **how: Any) -> Lease:
+        super().acquire(*args, **how)
+        raise SoftTimeLimitExceeded
+
+
+@pytest.fixture
+def striking(app: Celery) -> Striking:
+    node = Striking()
+    app_lock._redlocks[app] = node
+    return node
+
+
+def test_a_grant_that_no_lease_represents_is_discarded(
+    striking: Striking, new_attempt: NewAttempt
+) -> None:
+    attempt = new_attempt()
+    with pytest.raises(SoftTimeLimitExceeded):
+        attempt.acquire()
+    assert striking.owner_of("t") == attempt.owner
+    attempt.discard_grant()
+    assert striking.held == {}
+
+
+def test_a_grant_that_is_not_discarded_is_logged(
+    striking: Striking, new_attempt: NewAttempt, log: Any
+) -> None:
+    attempt = new_attempt()
+    with pytest.raises(SoftTimeLimitExceeded):
+        attempt.acquire()
+    striking.is_up = False
+    attempt.discard_grant()
+    [(level, line)] = log()
+    assert level == "WARNING"
+    assert line.startswith("grant not discarded, it expires by its ttl key=t error=")

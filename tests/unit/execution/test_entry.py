@@ -1,0 +1,329 @@
+"""Entry of an execution: what each lifetime acquires and releases before the body."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_redlock import LockHeld, SingletonTask
+from celery_redlock.execution.attempt import Attempt
+from celery_redlock.execution.entry import enter
+from celery_redlock.messages.headers import COPY_HEADER, PUBLICATION_HEADER, TICK_HEADER
+from celery_redlock.messages.reservation import HEADER, Reservation
+from celery_redlock.redlock.lease import is_reservation, new_owner
+from tests.support.fakes.forged import WAITING, NewTask, deliver, message_of
+from tests.support.fakes.one_node import OneNode
+
+NONCE = "0123456789abcdef"
+MARK = "task-1/0/" + NONCE
+OWN = new_owner("task-1", publication=NONCE, is_reservation=True)
+OTHER = f"{'2' * 32}~:nobody@host"
+EXPIRED = "reservation expired in queue, running task anyway key={} task_id=task-1"
+Enter = Callable[..., Any]
+
+
+@pytest.fixture
+def enter_with(new_task: NewTask) -> Enter:
+    """Enter an execution: `enter_with(options, headers, **request)`."""
+
+    def entering(
+        options: dict[str, Any], headers: dict[str, Any] | None = None, **request: Any
+    ) -> Any:
+        headers = {PUBLICATION_HEADER: NONCE, **(headers or {})}
+        return enter(Attempt(message_of(new_task(**options), headers=headers, **request)))
+
+    return entering
+
+
+# --- a lease for the body -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "lifetime", ["while_executing", "until_executed", "until_and_while_executing"]
+)
+def test_a_lifetime_that_covers_the_body_enters_with_a_lease(
+    enter_with: Enter, node: OneNode, lifetime: str
+) -> None:
+    lease = enter_with({"lock_lifetime": lifetime})
+    assert node.owner_of("t") == lease.owner
+    assert lease.token == 1
+
+
+def test_the_pending_slot_is_released_before_the_body(enter_with: Enter, node: OneNode) -> None:
+    node.held["t%next"] = OWN, 1e9
+    lifetime = {"lock_lifetime": "until_and_while_executing"}
+    lease = enter_with(lifetime, Reservation("t%next", OWN).header)
+    assert node.held.keys() == {"t"}
+    assert node.owner_of("t") == lease.owner
+
+
+def test_without_a_quorum_for_the_slot_the_lease_is_released(
+    enter_with: Enter, node: OneNode
+) -> None:
+    node.unanswered.add("t%next")
+    lifetime = {"lock_lifetime": "until_and_while_executing"}
+    with pytest.raises(Exception, match="cannot release 't%next'"):
+        enter_with(lifetime, Reservation("t%next", OWN).header)
+    assert node.held == {}
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "key"), [("until_executed", "t"), ("until_and_while_executing", "t%next")]
+)
+def test_a_reservation_that_expired_is_logged_and_the_task_runs(
+    enter_with: Enter, log: Any, lifetime: str, key: str
+) -> None:
+    assert enter_with({"lock_lifetime": lifetime}, Reservation(key, OWN).header)
+    assert log() == [("WARNING", EXPIRED.format(key))]
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "key"), [("until_executed", "t"), ("until_and_while_executing", "t%next")]
+)
+def test_a_reservation_that_was_held_is_not_logged(
+    enter_with: Enter, node: OneNode, log: Any, lifetime: str, key: str
+) -> None:
+    node.held[key] = OWN, 1e9
+    assert enter_with({"lock_lifetime": lifetime}, Reservation(key, OWN).header)
+    assert log() == []
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [{"retries": 1}, {"redelivered": True}, {"headers": {TICK_HEADER: "2026-11-22T14:00:00"}}],
+    ids=str,
+)
+def test_a_reservation_that_another_copy_used_is_not_logged(
+    enter_with: Enter, log: Any, request_: dict[str, Any]
+) -> None:
+    headers = {**Reservation("t", OWN).header, **request_.pop("headers", {})}
+    assert enter_with({"lock_lifetime": "until_executed"}, headers, **request_)
+    assert log() == []
+
+
+def test_a_slot_of_a_requeued_duplicate_may_expire_unlogged(enter_with: Enter, log: Any) -> None:
+    """Only a slot reserved at publish has been in the queue for its whole ttl."""
+    options = {"lock_on_conflict": "coalesce"}
+    assert enter_with(options, Reservation("t%next", OWN).header)
+    assert log() == []
+
+
+# --- a newcomer yields to the pending message -----------------------------------------------------
+
+
+COALESCE = {"lock_on_conflict": "coalesce"}
+
+
+def test_a_newcomer_yields_to_the_pending_message(enter_with: Enter, node: OneNode) -> None:
+    node.held["t%next"] = WAITING, 1e9
+    with pytest.raises(LockHeld) as caught:
+        enter_with(COALESCE)
+    assert (caught.value.key, caught.value.owner) == ("t%next", WAITING)
+    assert node.held.keys() == {"t%next"}
+
+
+@pytest.mark.parametrize(
+    ("options", "request_"),
+    [
+        (COALESCE, {"retries": 1}),
+        (COALESCE, {"redelivered": True}),
+        (COALESCE, {"is_eager": True}),
+        (COALESCE, {"headers": {COPY_HEADER: True}}),
+        (COALESCE | {"lock_lifetime": "until_and_while_executing"}, {}),
+        ({"lock_on_conflict": "reschedule"}, {}),
+    ],
+    ids=str,
+)
+def test_only_a_newcomer_yields_to_the_pending_message(
+    enter_with: Enter, node: OneNode, options: dict[str, Any], request_: dict[str, Any]
+) -> None:
+    node.held["t%next"] = WAITING, 1e9
+    assert enter_with(options, **request_)
+    assert node.owner_of("t%next") == WAITING
+
+
+def test_the_pending_message_itself_does_not_yield(enter_with: Enter, node: OneNode) -> None:
+    node.held["t%next"] = OWN, 1e9
+    assert enter_with(COALESCE, Reservation("t%next", OWN).header)
+    assert node.held.keys() == {"t"}
+
+
+def test_a_newcomer_does_not_yield_to_a_contended_slot(enter_with: Enter, node: OneNode) -> None:
+    node.held["t%next"] = WAITING, 1e9
+    node.split.add("t%next")
+    assert enter_with(COALESCE)
+
+
+# --- another copy has run -------------------------------------------------------------------------
+
+
+def test_a_copy_that_holds_the_slot_runs_again(new_task: NewTask, node: OneNode) -> None:
+    """Messages that were skipped for it rely on one more run."""
+    task = new_task(**COALESCE)
+    node.done.add(("t", MARK))
+    node.held["t%next"] = OWN, 1e9
+    headers = {PUBLICATION_HEADER: NONCE, HEADER: ["t%next", OWN]}
+    deliver(task, headers=headers)
+    deliver(task, headers=headers)
+    assert task.runs == [1]
+    assert node.held == {}
+
+
+def test_a_copy_with_the_slot_is_parked_while_the_first_runs(
+    new_task: NewTask, node: OneNode, published: Any
+) -> None:
+    task = new_task(**COALESCE)
+    node.done.add(("t", MARK))
+    node.done_for = 10.0
+    node.held["t%next"] = OWN, 1e9
+    deliver(task, headers={PUBLICATION_HEADER: NONCE, HEADER: ["t%next", OWN]})
+    assert task.runs == []
+    [headers] = published
+    assert headers[HEADER] == ["t%next", OWN]
+    assert node.owner_of("t%next") == OWN
+
+
+# --- until_executing ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def queued(app: Celery, node: OneNode) -> Any:
+    """A task `until_executing` that notes in `seen` who holds its key as its body runs."""
+    seen: list[str | None] = []
+
+    @app.task(base=SingletonTask, name="t", lock_key=[], lock_lifetime="until_executing")
+    def body() -> None:
+        seen.append(node.owner_of("t"))
+
+    body.seen = seen
+    return body
+
+
+def test_a_reservation_is_released_before_the_body(queued: Any, node: OneNode, log: Any) -> None:
+    node.held["t"] = OWN, 1e9
+    deliver(queued, headers=Reservation("t", OWN).header)
+    assert queued.seen == [None]
+    assert log() == []
+
+
+def test_an_expired_reservation_does_not_end_that_of_the_next(
+    queued: Any, node: OneNode, log: Any
+) -> None:
+    node.held["t"] = WAITING, 1e9
+    deliver(queued, headers=Reservation("t", OWN).header)
+    assert queued.seen == [WAITING]
+    assert node.owner_of("t") == WAITING
+    assert log() == [("WARNING", EXPIRED.format("t"))]
+
+
+def test_a_reservation_is_released_after_the_body_if_not_before(
+    app: Celery, node: OneNode, log: Any
+) -> None:
+    @app.task(base=SingletonTask, name="t", lock_key=[], lock_lifetime="until_executing")
+    def body() -> None:
+        node.is_up = True
+
+    node.held["t"] = OWN, 1e9
+    node.is_up = False
+    deliver(body, headers=Reservation("t", OWN).header)
+    assert node.held == {}
+    [(level, line)] = log()
+    assert level == "WARNING"
+    assert line.startswith("reservation not released before the body, released after it key=t ")
+
+
+def test_an_unreserved_message_holds_nothing_in_its_body(queued: Any, node: OneNode) -> None:
+    deliver(queued)
+    assert queued.seen == [None]
+
+
+def test_an_unreserved_message_is_a_duplicate_of_a_reserved_one(queued: Any, node: OneNode) -> None:
+    node.held["t"] = WAITING, 1e9
+    deliver(queued)
+    assert queued.seen == []
+    assert queued.AsyncResult("task-1").state == "REVOKED"
+    assert node.owner_of("t") == WAITING
+
+
+# --- until_expired --------------------------------------------------------------------------------
+
+
+THROTTLE = {"lock_lifetime": "until_expired", "lock_ttl": 60}
+
+
+def test_a_throttle_begins_a_period_that_outlasts_the_body(
+    new_task: NewTask, node: OneNode
+) -> None:
+    task = new_task(**THROTTLE)
+    deliver(task)
+    assert task.runs == [None]
+    owner, ends = node.held["t"]
+    assert not is_reservation(owner)
+    assert ends == node.clock.now() + 60
+
+
+def test_a_message_within_anothers_period_is_skipped(new_task: NewTask, node: OneNode) -> None:
+    task = new_task(**THROTTLE)
+    deliver(task, id="first")
+    deliver(task)
+    assert task.AsyncResult("task-1").state == "REVOKED"
+    assert len(task.runs) == 1
+    node.clock.sleep(61)
+    deliver(task)
+    assert len(task.runs) == 2
+
+
+def test_an_unreserved_message_yields_to_a_reserved_period(
+    new_task: NewTask, node: OneNode
+) -> None:
+    task = new_task(**THROTTLE)
+    node.held["t"] = WAITING, 1e9
+    deliver(task)
+    assert task.runs == []
+    assert node.owner_of("t") == WAITING
+
+
+def test_a_reserved_period_continues_under_its_message(new_task: NewTask, node: OneNode) -> None:
+    task = new_task(**THROTTLE)
+    ends = node.clock.now() + 20
+    node.held["t"] = OWN, ends
+    deliver(task, headers=Reservation("t", OWN).header)
+    assert task.runs == [None]
+    assert node.held["t"][1] == ends
+    assert not is_reservation(node.owner_of("t"))
+
+
+def test_a_throttle_lets_copies_and_retries_of_its_message_pass(
+    new_task: NewTask, node: OneNode
+) -> None:
+    throttled = new_task(**THROTTLE)
+    node.held["t"] = WAITING, node.clock.now() + 30
+    said = {"id": "waiting", HEADER: ["t", WAITING]}
+    deliver(throttled, **said)
+    deliver(throttled, **said, embed={"delivery_info": {"redelivered": True}})
+    deliver(throttled, **said, retries=1)
+    assert len(throttled.runs) == 3
+    assert node.held["t"][1] == node.clock.now() + 30, "since it was published"
+
+
+def test_a_message_whose_throttle_expired_runs_for_the_next(
+    new_task: NewTask, node: OneNode
+) -> None:
+    throttled = new_task(**THROTTLE)
+    node.held["t"] = WAITING, 1e9
+    deliver(throttled, id="expired", **{HEADER: ["t", OTHER]})
+    deliver(throttled, id="waiting", **{HEADER: ["t", WAITING]})
+    assert len(throttled.runs) == 1
+    assert not is_reservation(node.owner_of("t"))
+    assert node.held["t"][1] == node.clock.now() + 60
+
+
+def test_a_throttle_of_another_lifetime_gets_its_own_ttl(new_task: NewTask, node: OneNode) -> None:
+    throttled = new_task(**THROTTLE)
+    node.held["t"] = WAITING, node.clock.now() + 3600
+    deliver(throttled, id="waiting", **{HEADER: ["t", WAITING]})
+    assert len(throttled.runs) == 1
+    assert node.held["t"][1] == node.clock.now() + 60

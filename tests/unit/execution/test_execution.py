@@ -1,0 +1,197 @@
+"""One execution, from its lock to its outcome: what is released, and when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.exceptions import Ignore, InvalidTaskError, SoftTimeLimitExceeded
+
+from celery_redlock import SingletonTask
+from celery_redlock.config import app_lock
+from celery_redlock.execution.execution import execute
+from celery_redlock.execution.running import current, executions
+from celery_redlock.messages.headers import COPY_HEADER, PUBLICATION_HEADER
+from celery_redlock.messages.reservation import Reservation
+from celery_redlock.redlock import Lease
+from celery_redlock.redlock.errors import LeaseLost
+from celery_redlock.redlock.lease import new_owner
+from tests.support.fakes.forged import WAITING, NewTask, deliver, message_of
+from tests.support.fakes.one_node import OneNode
+
+NONCE = "0123456789abcdef"
+CARRIED = {PUBLICATION_HEADER: NONCE}
+MARK = "task-1/0/" + NONCE
+
+
+def test_the_body_runs_under_its_lease_and_the_lock_is_released(app: Celery, node: OneNode) -> None:
+    seen: list[tuple[bool, int]] = []
+
+    @app.task(base=SingletonTask, bind=True, name="t", lock_key=[])
+    def body(self: SingletonTask) -> None:
+        assert self.lease
+        seen.append((node.owner_of("t") == self.lease.owner, self.lease.token))
+
+    deliver(body)
+    assert seen == [(True, 1)]
+    assert node.held == {}
+    assert current.get() is None
+
+
+def test_the_lock_is_released_before_the_result_is_stored(app: Celery, node: OneNode) -> None:
+    stored: list[str | None] = []
+
+    class Storing(type(app.backend)):  # type: ignore[misc]
+        def store_result(self, *args: Any, **kwargs: Any) -> Any:
+            stored.append(node.owner_of("t"))
+            return super().store_result(*args, **kwargs)
+
+    @app.task(base=SingletonTask, bind=True, name="t", lock_key=[])
+    def body(self: SingletonTask) -> None: ...
+
+    app.backend.__class__ = Storing
+    deliver(body)
+    assert stored == [None]
+
+
+@pytest.mark.parametrize("error", [ValueError, SoftTimeLimitExceeded])
+def test_the_lock_of_a_failed_run_is_released(
+    app: Celery, node: OneNode, error: type[Exception]
+) -> None:
+    @app.task(base=SingletonTask, name="t", lock_key=[])
+    def body() -> None:
+        raise error
+
+    deliver(body)
+    assert body.AsyncResult("task-1").state == "FAILURE"
+    assert node.held == {}
+
+
+def test_a_lost_lease_without_a_key_fails_the_task_with_its_key(app: Celery, node: OneNode) -> None:
+    """In a thread, the exception is raised as a class, which knows no key."""
+
+    @app.task(base=SingletonTask, name="t", lock_key=[])
+    def body() -> None:
+        raise LeaseLost
+
+    deliver(body)
+    error = body.AsyncResult("task-1").result
+    assert isinstance(error, LeaseLost)
+    assert error.key == "t"
+
+
+@pytest.mark.parametrize("name", ["id", "retries"])
+def test_a_message_that_no_node_can_store_is_refused_unlocked(
+    new_task: NewTask, node: OneNode, name: str
+) -> None:
+    forged: dict[str, Any] = {name: "\ud800"}
+    message = message_of(new_task(), **forged)
+    with pytest.raises(InvalidTaskError):
+        execute(message)
+    assert node.held == {}
+
+
+# --- another copy has run -------------------------------------------------------------------------
+
+
+def test_a_copy_of_a_message_that_has_run_is_discarded(
+    new_task: NewTask, node: OneNode, published: Any, log: Any
+) -> None:
+    task = new_task()
+    node.done.add(("t", MARK))
+    deliver(task, headers=CARRIED)
+    assert task.AsyncResult("task-1").state == "PENDING"
+    assert (task.runs, published, node.held) == ([], [], {})
+    line = "message handled by another copy, copy discarded key=t task=t task_id=task-1"
+    assert ("INFO", line) in log()
+
+
+def test_a_discarded_copy_releases_a_reservation_of_its_own(
+    new_task: NewTask, node: OneNode
+) -> None:
+    """A tick that beat published twice has two."""
+    task = new_task(lock_lifetime="until_executed")
+    node.done.add(("t", MARK))
+    node.held["t"] = WAITING, 1e9
+    deliver(task, headers={**CARRIED, **Reservation("t", WAITING).header})
+    assert (task.runs, node.held) == ([], {})
+
+
+@pytest.mark.parametrize(("done_for", "is_parked"), [(10.0, True), (11.0, False)])
+def test_a_copy_is_parked_while_the_first_may_not_have_ended(
+    new_task: NewTask, node: OneNode, published: Any, done_for: float, is_parked: bool
+) -> None:
+    task = new_task()
+    node.done.add(("t", MARK))
+    node.done_for = done_for
+    deliver(task, headers=CARRIED)
+    assert [headers[COPY_HEADER] for headers in published] == ([True] if is_parked else [])
+    assert task.runs == []
+
+
+# --- interrupted before the body ------------------------------------------------------------------
+
+
+class Struck(OneNode):
+    """Is interrupted by a time limit while a message waits for its lock, or as it is granted."""
+
+    def __init__(self, *, grants: bool) -> None:
+        super().__init__()
+        self._grants = grants
+
+    def acquire(self, *args: Any, **how: Any) -> Lease:
+        if self._grants:
+            super().acquire(*args, **how)
+        raise SoftTimeLimitExceeded
+
+
+@pytest.mark.parametrize("grants", [True, False])
+def test_a_time_limit_before_the_body_leaves_nothing_locked(
+    app: Celery, new_task: NewTask, grants: bool
+) -> None:
+    node = Struck(grants=grants)
+    app_lock._redlocks[app] = node
+    node.held["t"] = WAITING, 1e9
+    task = new_task(lock_lifetime="until_executed")
+    deliver(task, headers=Reservation("t", WAITING).header)
+    assert task.AsyncResult("task-1").state == "FAILURE"
+    assert node.held == {}
+
+
+def test_a_message_requeued_to_be_counted_keeps_its_reservation(
+    new_task: NewTask, node: OneNode
+) -> None:
+    task = new_task(acks_late=True, lock_lifetime="until_executed")
+    node.held["t"] = WAITING, 1e9
+    message = message_of(task, redelivered=True, headers=Reservation("t", WAITING).header)
+    with pytest.raises(Ignore):
+        execute(message, max_deliveries=3)
+    assert node.owner_of("t") == WAITING
+
+
+# --- a run that lost its lease to a copy ----------------------------------------------------------
+
+
+def test_a_run_whose_lease_a_copy_has_is_requeued(app: Celery, node: OneNode) -> None:
+    copy = new_owner("task-1", publication=NONCE)
+
+    @app.task(base=SingletonTask, bind=True, name="t", lock_key=[], lock_on_lost="continue")
+    def body(self: SingletonTask) -> None:
+        assert self.lease
+        self.lease.is_lost = True
+        node.held["t"] = copy, 1e9
+
+    ended = deliver(body, headers=CARRIED)
+    assert ended.info.state == "REJECTED"
+    assert ended.info.retval.requeue
+    assert body.AsyncResult("task-1").state == "PENDING"
+    assert node.owner_of("t") == copy
+
+
+def test_an_execution_is_known_until_postrun_and_then_forgotten(new_task: NewTask) -> None:
+    task = new_task()
+    # A traceback may keep another test's request alive.
+    before = list(executions)
+    deliver(task)
+    assert not [request for request in executions if request not in before]

@@ -1,0 +1,241 @@
+"""How an execution ends without a run: what is stored, published, logged and released."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery, Task
+from celery.exceptions import Ignore, Reject, Retry
+from kombu.exceptions import OperationalError
+
+from celery_redlock import DuplicateTask, LockHeld, SingletonTask
+from celery_redlock.execution import outcomes
+from celery_redlock.execution.message import Message
+from celery_redlock.messages.headers import COPY_HEADER, PUBLICATION_HEADER
+from celery_redlock.messages.reservation import HEADER, Reservation
+from tests.support.fakes.forged import HOLDER, WAITING, NewTask, message_of
+from tests.support.fakes.one_node import OneNode
+
+HELD = LockHeld("t", "holder@host", 20.0, owner=HOLDER)
+NONCE = "0123456789abcdef"
+NewMessage = Callable[..., Message]
+
+
+class Broken(Task):  # type: ignore[type-arg]
+    """Base of a task whose messages and events no broker takes."""
+
+    abstract = True
+
+    def apply_async(self, *_: Any, **__: Any) -> Any:
+        raise OperationalError("gone")
+
+    def send_event(self, *_: Any, **__: Any) -> Any:
+        raise OperationalError("gone")
+
+
+class Monitored(Task):  # type: ignore[type-arg]
+    """Base of a task that notes its events."""
+
+    abstract = True
+    sent: list[Any] = []  # noqa: RUF012 - of a class that one test makes
+
+    def send_event(self, type_: str, *_: Any, **fields: Any) -> None:  # type: ignore[override]
+        self.sent.append((type_, fields))
+
+
+@pytest.fixture
+def broken(new_task: NewTask) -> NewTask:
+    """Make a task whose messages no broker takes: `broken(**options)`."""
+    return lambda **options: new_task(base=type("Base", (SingletonTask, Broken), {}), **options)
+
+
+@pytest.fixture
+def monitored(new_task: NewTask) -> Any:
+    """A task that notes its events in `sent`."""
+    return new_task(base=type("Base", (SingletonTask, Monitored), {"sent": []}))
+
+
+# --- a conflict is announced ----------------------------------------------------------------------
+
+
+def test_a_conflict_is_one_line_that_names_the_holder(new_task: NewTask, log: Any) -> None:
+    outcomes.announce(message_of(new_task()), HELD, "skip")
+    line = (
+        "lock conflict key=t task=t task_id=task-1 holder_task_id=holder holder_host=host "
+        "remaining_s=20.000 becomes=skip"
+    )
+    assert log() == [("INFO", line)]
+
+
+def test_receivers_of_a_conflict_get_the_task_and_the_error(
+    new_task: NewTask, conflicts: Any
+) -> None:
+    message = message_of(new_task())
+    outcomes.announce(message, HELD, "skip")
+    [told] = conflicts
+    assert told["sender"] is message.task
+    assert (told["task_id"], told["error"], told["becomes"]) == ("task-1", HELD, "skip")
+    assert told["at"] == "execution"
+
+
+def test_monitors_are_sent_an_event_of_a_conflict(monitored: Any) -> None:
+    outcomes.announce(message_of(monitored), HELD, "skip")
+    fields = {"name": "t", "key": "t", "holder": "holder", "becomes": "skip", "retry": False}
+    assert monitored.sent == [("task-deduplicated", fields)]
+
+
+def test_monitors_are_sent_no_event_of_an_eager_execution(monitored: Any) -> None:
+    outcomes.announce(message_of(monitored, is_eager=True), HELD, "skip")
+    assert monitored.sent == []
+
+
+def test_an_event_that_is_not_sent_is_logged_and_ends_nothing(broken: NewTask, log: Any) -> None:
+    outcomes.announce(message_of(broken()), HELD, "skip")
+    assert log()[1:] == [
+        ("WARNING", "event not sent to monitors type=task-deduplicated task_id=task-1")
+    ]
+
+
+# --- REVOKED --------------------------------------------------------------------------------------
+
+
+def test_a_skipped_execution_stores_what_get_raises(new_task: NewTask) -> None:
+    task = new_task()
+    with pytest.raises(outcomes.Skipped) as caught:
+        outcomes.store_skipped(message_of(task), HELD)
+    stored = task.AsyncResult("task-1")
+    assert stored.state == "REVOKED"
+    assert stored.result.args == caught.value.duplicate.args == ("t", "holder", 20.0)
+
+
+@pytest.mark.parametrize(
+    ("by_task", "by_call", "is_stored"),
+    [
+        (False, None, True),
+        (True, None, False),
+        (True, False, True),
+        (False, True, False),
+    ],
+)
+def test_the_calls_ignore_result_comes_before_the_tasks(
+    new_task: NewTask, by_task: bool, by_call: bool | None, is_stored: bool
+) -> None:
+    task = new_task(ignore_result=by_task)
+    given = {} if by_call is None else {"ignore_result": by_call}
+    message = message_of(task, **given)
+    assert outcomes.is_result_ignored(message.task, message.request) is not is_stored
+    with pytest.raises(outcomes.Skipped):
+        outcomes.store_skipped(message, HELD)
+    assert (task.AsyncResult("task-1").state == "REVOKED") is is_stored
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_an_eager_result_is_stored_where_celery_stores_them(
+    new_task: NewTask, is_stored: bool
+) -> None:
+    task = new_task(store_eager_result=is_stored)
+    with pytest.raises(outcomes.Skipped):
+        outcomes.store_skipped(message_of(task, is_eager=True), HELD)
+    assert (task.AsyncResult("task-1").state == "REVOKED") is is_stored
+
+
+def test_a_skipped_execution_does_not_call_its_errbacks(app: Celery, new_task: NewTask) -> None:
+    called: list[Any] = []
+
+    @app.task(name="errback")
+    def errback(*args: Any) -> None:
+        called.append(args)
+
+    app.conf.task_always_eager = True
+    message = message_of(new_task(), errbacks=[errback.s()])
+    with pytest.raises(outcomes.Skipped):
+        outcomes.store_skipped(message, HELD)
+    assert called == []
+
+
+def test_an_eager_result_of_a_skipped_execution_is_the_duplicate(
+    new_task: NewTask, node: OneNode
+) -> None:
+    node.held["t"] = HOLDER, 1e9
+    result = new_task().apply()
+    assert result.state == "REVOKED"
+    assert isinstance(result.result, DuplicateTask)
+
+
+# --- requeued -------------------------------------------------------------------------------------
+
+
+def test_a_rescheduled_message_ends_as_retry_with_its_slot(
+    new_task: NewTask, published: Any
+) -> None:
+    slot = Reservation("t%next", WAITING)
+    message = message_of(new_task(), headers={PUBLICATION_HEADER: NONCE})
+    with pytest.raises(Retry) as caught:
+        outcomes.reschedule(message, HELD, 20.0, slot)
+    assert caught.value.exc is HELD
+    assert caught.value.when == pytest.approx(20.0, rel=0.11)
+    [headers] = published
+    assert headers[HEADER] == ["t%next", WAITING]
+    assert headers[PUBLICATION_HEADER] == NONCE
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_message_that_is_not_requeued_releases_its_slot(
+    broken: NewTask, node: OneNode, late: bool
+) -> None:
+    """Its reservation stays for the delivered message, if that one comes again."""
+    node.held |= {"t": (WAITING, 1e9), "t%next": (WAITING, 1e9)}
+    task = broken(acks_late=late, lock_lifetime="until_executed")
+    message = message_of(task, headers=Reservation("t", WAITING).header)
+    with pytest.raises(Reject if late else OperationalError):
+        outcomes.reschedule(message, HELD, 20.0, Reservation("t%next", WAITING))
+    assert set(node.held) == ({"t"} if late else set())
+
+
+def test_a_parked_copy_is_requeued_as_a_copy_that_never_expires(
+    new_task: NewTask, published: Any
+) -> None:
+    task = new_task()
+    with pytest.raises(Ignore):
+        outcomes.park(message_of(task, expires="2000-01-01T00:00:00"), HELD, 20.0)
+    [headers] = published
+    assert (headers["id"], headers[COPY_HEADER], headers["expires"]) == ("task-1", True, None)
+    assert task.AsyncResult("task-1").state == "PENDING"
+
+
+def test_a_copy_that_is_not_parked_comes_again_if_acked_late(broken: NewTask) -> None:
+    with pytest.raises(Reject) as caught:
+        outcomes.park(message_of(broken(acks_late=True)), HELD, 20.0)
+    assert caught.value.requeue  # type: ignore[attr-defined]
+
+
+def test_a_copy_that_is_not_parked_is_logged_if_acked_early(broken: NewTask, log: Any) -> None:
+    with pytest.raises(Ignore):
+        outcomes.park(message_of(broken(acks_late=False)), HELD, 20.0)
+    line = "copy not parked, its message is acknowledged task=t task_id=task-1"
+    assert log() == [("WARNING", line)]
+
+
+# --- left to another copy -------------------------------------------------------------------------
+
+
+def test_a_copy_of_a_handled_message_is_discarded(
+    new_task: NewTask, published: Any, log: Any
+) -> None:
+    task = new_task()
+    with pytest.raises(Ignore):
+        outcomes.end_copy(message_of(task))
+    assert task.AsyncResult("task-1").state == "PENDING"
+    assert published == []
+    line = "message handled by another copy, copy discarded key=t task=t task_id=task-1"
+    assert log() == [("INFO", line)]
+
+
+def test_a_run_that_lost_its_lease_to_a_copy_is_requeued(new_task: NewTask, log: Any) -> None:
+    with pytest.raises(Reject) as caught:
+        outcomes.leave_to_copy(message_of(new_task()))
+    assert caught.value.requeue  # type: ignore[attr-defined]
+    line = "lease lost to a copy, message requeued key=t task=t task_id=task-1"
+    assert log() == [("INFO", line)]

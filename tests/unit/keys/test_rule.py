@@ -1,0 +1,246 @@
+"""Equal calls have one key; a rule that can't work is refused when it is made."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_redlock.keys import KeyRule, key_rule
+from celery_redlock.redlock.errors import ConfigurationError
+from tests.support.calls import (
+    Colour,
+    Plain,
+    account_task,
+    body,
+    name,
+    tricky_text,
+    values,
+    wire_text,
+)
+
+
+@given(values, values, values, st.integers(0, 2))
+def test_positional_and_keyword_arguments_give_one_key(
+    a: object, b: object, c: object, split: int
+) -> None:
+    by_name: dict[str, Any] = {"a": a, "b": b}
+    positional = [by_name.pop(parameter) for parameter in list(by_name)[:split]]
+
+    assert name(None, *positional, c=c, **by_name) == name(None, a=a, b=b, c=c)
+
+
+@given(values)
+def test_a_default_left_out_and_a_default_passed_give_one_key(a: object) -> None:
+    assert name(None, a) == name(None, a, 2) == name(None, a, b=2, c=None)
+
+
+def test_tasks_do_not_share_keys() -> None:
+    one = key_rule("a:b", body, "{a}")
+    other = key_rule("a", body, "b:{a}")
+
+    assert one.key_for(["c"], {}) != other.key_for(["c"], {})
+
+
+def test_an_empty_list_is_one_lock_for_the_whole_task() -> None:
+    assert name([], 1) == name((), 2, c=3) == "proj.sync"
+
+
+def test_a_list_looks_at_the_listed_parameters_only() -> None:
+    assert name(["a"], 1, c=5) == name(["a"], 1, c=6)
+    assert name(["a"], 1) != name(["a"], 2)
+    assert name(["a", "b"], 1, 2) == name(("b", "a", "a"), 1, 2)
+
+
+def test_a_function_is_called_as_the_task_is_with_defaults() -> None:
+    calls = []
+
+    def choose(*args: object, **kwargs: object) -> str:
+        calls.append((args, kwargs))
+        return "chosen"
+
+    assert name(choose, 1) == "proj.sync:chosen"
+    assert name(choose, b=3, a=1, c=4) == "proj.sync:chosen"
+    assert calls == [((1, 2), {"c": None}), ((1, 3), {"c": 4})]
+
+
+def test_what_a_function_returns_is_encoded_unless_it_is_text() -> None:
+    def returning(value: object) -> str:
+        return name(lambda *args, **kwargs: value, 1)
+
+    assert returning((1, "2")) == returning([1, "2"]) != returning(["1", 2])
+    assert returning(1) != returning("1")
+    assert returning(Colour.RED) == "proj.sync:red"
+
+
+def test_a_function_that_fails_fails_as_itself() -> None:
+    with pytest.raises(ZeroDivisionError):
+        name(lambda *args, **kwargs: 1 / 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("lock_key", "expected"),
+    [
+        ("{acount}", ["'acount'", "did you mean 'account'?"]),
+        ("{zzz}", ["'zzz'", "parameters: account, items, when"]),
+        ("{self}", ["'self'"]),
+        ("{fencing_token}", ["'fencing_token'"]),
+        ("{}", ["without a name"]),
+        ("{0}", ["{0}", "without a name"]),
+        ("{.id}", ["without a name"]),
+        ("{account", ["is not a format string"]),
+        ("account}", ["is not a format string"]),
+        ("{account[}", ["is not a format string", "can't be read"]),
+        ("{account..id}", ["can't be read"]),
+        ("{account!x}", ["can't be read"]),
+        ("{account:{when}}", ["can't be read"]),
+        ("global", ["names no parameter", "lock_key=[]"]),
+        ("", ["names no parameter", "lock_key=[]"]),
+        ("{{account}}", ["names no parameter"]),
+        ("account", ['did you mean "{account}"?']),
+        (["acount"], ["did you mean 'account'?"]),
+        (["account", 3], ["lists 3"]),
+        ([None], ["lists None"]),
+        (7, ["type int", "a list of parameter names"]),
+        (b"{account}", ["type bytes"]),
+        ({"account"}, ["type set"]),
+        (True, ["type bool"]),
+        (lambda: "x", ["can't be called as the task is"]),
+        (lambda account: "x", ["can't be called as the task is"]),
+        (lambda a, b, c, d: "x", ["can't be called as the task is", "'d'"]),
+    ],
+)
+def test_a_lock_key_that_can_not_work_is_refused_at_definition(
+    lock_key: object, expected: list[str]
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        key_rule("proj.sync", account_task, lock_key)
+
+    message = str(caught.value)
+    assert "task 'proj.sync'" in message
+    assert f"lock_key={lock_key!r}" in message
+    assert "parameters: account, items, when" in message
+    assert any(part in message for part in expected)
+
+
+@given(st.one_of(st.text("ab{}[]!:.0r*", max_size=8), values, st.lists(st.text(max_size=2))))
+def test_a_definition_either_works_or_is_a_configuration_error(lock_key: object) -> None:
+    try:
+        rule = key_rule("proj.sync", body, lock_key)
+    except ConfigurationError as exc:
+        assert "lock_key" in str(exc)  # noqa: PT017 - not raising is fine, too
+        return
+    try:
+        assert rule.key_for([1], {}).startswith("proj.sync")
+    except ConfigurationError as exc:
+        assert "lock_key" in str(exc)  # noqa: PT017
+
+
+def test_a_builtin_that_hides_its_signature_is_taken_as_it_is() -> None:
+    def one(a: object) -> None: ...
+
+    assert name(str, 5, run=one) == "proj.sync:5"
+
+
+def test_a_function_that_returns_nothing_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"returned None.*lock_key=\[\]"):
+        name(lambda *args, **kwargs: None, 1)
+
+
+def test_what_a_function_returns_must_have_a_stable_form() -> None:
+    with pytest.raises(ConfigurationError, match="what lock_key returned"):
+        name(lambda *args, **kwargs: Plain(), 1)
+
+
+@pytest.mark.parametrize(
+    ("lock_key", "value"),
+    [
+        ("{a}", Plain()),
+        ("{a}", [Plain()]),
+        ("{a!r}", Plain()),
+        (lambda a, *args, **kwargs: str(a), Plain()),
+        (lambda a, *args, **kwargs: f"{[a]}", Plain()),
+        (None, Plain()),
+        (["a"], Plain()),
+    ],
+)
+def test_no_key_holds_a_memory_address(lock_key: object, value: object) -> None:
+    with pytest.raises(ConfigurationError, match="lock_key"):
+        name(lock_key, value)
+
+
+def test_text_that_a_function_returns_may_hold_a_number_after_at() -> None:
+    assert name(lambda a, *args, **kwargs: a, "fault at 0x1f") == "proj.sync:fault at 0x1f"
+    assert name(lambda a, *args, **kwargs: a, "at 0x7f2b6e7a0710") == "proj.sync:at 0x7f2b6e7a0710"
+
+
+class Telltale:
+    """What it raises, and so what an error could show, is the argument itself."""
+
+    def __getattr__(self, attribute: str) -> Any:
+        raise AttributeError("sesame")
+
+    def __format__(self, spec: str) -> str:
+        raise ValueError("sesame")
+
+    def __iter__(self) -> Any:
+        raise TypeError("sesame")
+
+
+@pytest.mark.parametrize(
+    "lock_key", [None, ["a"], "{a}", "{a.b}", "{a[b]}", "{a[sesame]}", "{a:d}"]
+)
+@pytest.mark.parametrize("value", [{"sesame": Telltale()}, Telltale(), [{"sesame": {1j: 1}}]])
+def test_no_error_shows_a_value_a_dicts_key_or_what_was_raised(
+    lock_key: object, value: object
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        name(lock_key, value)
+    shown = "".join(traceback.format_exception(caught.value))
+    if lock_key == "{a[sesame]}":
+        shown = shown.replace("a[sesame]", "")
+    assert "sesame" not in shown
+
+
+@given(st.text(st.characters(exclude_categories=()), max_size=300), st.sampled_from(["t", "a{b}c"]))
+def test_a_name_never_ends_its_hash_tag_or_its_line(text: str, task_name: str) -> None:
+    found = key_rule(task_name, body, "{a}").key_for([text], {})
+
+    assert not set("{}") & set(found)
+    assert len(found.splitlines()) == 1
+    assert not any(ord(character) < 32 for character in found)
+    assert len(found) < 300
+    found.encode()
+
+
+@given(tricky_text, tricky_text)
+def test_escaping_keeps_different_texts_apart(one: str, other: str) -> None:
+    assert (name("{a}", one) == name("{a}", other)) == (wire_text(one) == wire_text(other))
+
+
+def test_a_brace_is_written_as_its_percent_escape() -> None:
+    assert name("{{{a}}}%", "x") == "proj.sync:%7Bx%7D%25"
+
+
+def test_long_texts_that_begin_alike_stay_apart_and_are_cut() -> None:
+    one, other = name("{a}", "x" * 5000 + "1"), name("{a}", "x" * 5000 + "2")
+
+    assert one != other
+    assert len(one) == len(other) == len("proj.sync:") + 200 + 1 + 32
+    assert name("{a}", "x" * 200) == "proj.sync:" + "x" * 200
+
+
+def test_no_short_text_is_taken_for_a_long_one() -> None:
+    cut = name("{a}", "x" * 5000).removeprefix("proj.sync:")
+
+    assert name("{a}", cut) != name("{a}", "x" * 5000)
+
+
+def test_a_rule_can_not_be_changed() -> None:
+    rule: KeyRule = key_rule("t", body, None)
+
+    with pytest.raises(AttributeError):
+        rule.task_name = "other"  # type: ignore[misc]

@@ -1,0 +1,277 @@
+"""Where and when a message goes that is put back into its queue."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery, Task
+from celery.app.task import Context
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from kombu import Exchange, Queue
+from kombu.exceptions import EncodeError, OperationalError
+
+from celery_redlock import SingletonTask
+from celery_redlock.messages import requeue
+from celery_redlock.messages.headers import (
+    COPY_HEADER,
+    DELIVERIES_HEADER,
+    PUBLICATION_HEADER,
+    REDELIVERED,
+    is_redelivered,
+    nonce_in,
+)
+from celery_redlock.redlock.errors import LeaseLost
+from tests.support.fakes.forged import deliver
+from tests.support.fakes.one_node import OneNode
+
+NONCE = "0123456789abcdef"
+DELAY = "0." * 27 + "1."
+
+
+def new_app(broker: str, queue_type: str) -> Celery:
+    exchange = Exchange("work", type="topic")
+    queues = [
+        Queue(name, exchange, routing_key=name, queue_arguments={"x-queue-type": queue_type})
+        for name in ("first", "second")
+    ]
+    return Celery(broker=broker, task_queues=queues, set_as_current=False)
+
+
+@pytest.fixture
+def delaying() -> Iterator[Celery]:
+    """An app whose broker keeps messages until their eta."""
+    with new_app("amqp://", "quorum") as app:
+        yield app
+
+
+@pytest.fixture(params=[("amqp://", "classic"), ("redis://", "quorum")], ids=str)
+def other(request: pytest.FixtureRequest) -> Iterator[Celery]:
+    with new_app(*request.param) as app:
+        yield app
+
+
+def countdown(app: Celery, after: float, expires: Any = None) -> float:
+    return requeue._countdown(app, after, expires)
+
+
+def queue_of(app: Celery, exchange: str, routing_key: str) -> str | None:
+    info = {"exchange": exchange, "routing_key": routing_key}
+    return requeue.queue_of(app, Context(id="task-1", delivery_info=info))
+
+
+@pytest.mark.parametrize("after", [0.0, 0.3, 0.9, 1.0, 1.7, 2.5])
+def test_the_broker_delays_by_whole_seconds_and_at_least_one(
+    delaying: Celery, after: float
+) -> None:
+    for _ in range(20):
+        found = countdown(delaying, after)
+        assert found >= 1
+        assert found == int(found)
+        assert max(1, math.ceil(after * 0.9)) <= found <= max(1, math.ceil(after * 1.1))
+
+
+def test_elsewhere_a_countdown_may_be_a_fraction(other: Celery) -> None:
+    found = [countdown(other, 0.5) for _ in range(20)]
+    assert 0.45 <= min(found) <= max(found) <= 0.55
+    assert countdown(other, 0.0) == 0.1
+
+
+def test_it_comes_back_before_it_expires(other: Celery, delaying: Celery) -> None:
+    expires = dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=30)
+    assert 0.1 <= countdown(other, 3600.0, expires) <= 29
+    assert 1 <= countdown(delaying, 3600.0, expires) <= 29
+    assert countdown(delaying, 28.9, expires) <= 29
+
+
+def test_a_message_that_was_delayed_goes_back_to_its_queue(delaying: Celery) -> None:
+    assert queue_of(delaying, "celery_delayed_delivery", f"{DELAY}second") == "second"
+    assert queue_of(delaying, "work", "second") == "second"
+    assert queue_of(delaying, "elsewhere", "second") is None
+    # Its queue's own rule holds: the queue's name is the key.
+    assert queue_of(delaying, "", "second") is None
+
+
+def test_elsewhere_celery_finds_the_queue(other: Celery) -> None:
+    assert queue_of(other, "work", "second") is None
+
+
+# --- what is published ----------------------------------------------------------------------------
+
+
+class Body(Task):  # type: ignore[type-arg]
+    name = "requeued"
+
+
+def new_task(*, late: bool) -> tuple[Any, list[dict[str, Any]]]:
+    """Return a task, and the options of what is published of it."""
+    published: list[dict[str, Any]] = []
+    task: Any = Body()
+    task.bind(new_app("redis://", "classic"))
+    task.acks_late = late
+    task.apply_async = lambda args, kwargs, **options: published.append(options)
+    return task, published
+
+
+def requeued(headers: dict[str, Any], *, late: bool = True, **info: Any) -> dict[str, Any]:
+    """Put a message back and return the options with which it is published."""
+    task, published = new_task(late=late)
+    request = Context(id="task-1", args=[], kwargs={}, headers=headers, delivery_info=info)
+    requeue.requeue_message(task, request, 1.0, {"more": 1}, expires=None)
+    return published[0]
+
+
+def test_a_message_keeps_headers_publication_and_id() -> None:
+    options = requeued({PUBLICATION_HEADER: NONCE, "mine": 2})
+    assert options["task_id"] == "task-1"
+    assert options["headers"] == {
+        PUBLICATION_HEADER: NONCE,
+        DELIVERIES_HEADER: 0,
+        "mine": 2,
+        "more": 1,
+    }
+
+
+def test_a_redelivered_message_stays_known_as_a_copy() -> None:
+    assert requeued({}, redelivered=True)["headers"][COPY_HEADER] is True
+    assert COPY_HEADER not in requeued({})["headers"]
+
+
+def test_a_dead_letter_sent_back_is_another_publication() -> None:
+    options = requeued({PUBLICATION_HEADER: NONCE, "x-death": [{"queue": "q", "count": 2}]})
+    assert nonce_in(options["headers"]) not in ("", NONCE)
+
+
+@pytest.mark.parametrize(
+    ("late", "count", "is_patient"), [(False, 0, True), (True, 0, False), (True, 2, True)]
+)
+def test_publishing_is_retried_for_a_minute_where_returns_count(
+    late: bool, count: int, is_patient: bool
+) -> None:
+    options = requeued({"x-delivery-count": count}, late=late)
+    assert ("retry_policy" in options) == is_patient
+
+
+@pytest.mark.parametrize(
+    ("error", "late", "becomes"),
+    [
+        (OperationalError("gone"), True, "put back"),
+        (OperationalError("gone"), False, "given up"),
+        (EncodeError("no JSON"), True, "given up"),
+        (SoftTimeLimitExceeded(), True, "interrupted"),
+        (LeaseLost("key"), False, "interrupted"),
+    ],
+)
+def test_a_retry_that_is_not_published_puts_its_message_back(
+    app: Celery, node: OneNode, error: Exception, late: bool, becomes: str
+) -> None:
+    seen: list[Exception] = []
+
+    class Refused(Task):  # type: ignore[type-arg]
+        abstract = True
+
+        def apply_async(self, *_: Any, **__: Any) -> Any:
+            raise error
+
+    @app.task(base=type("Mine", (SingletonTask, Refused), {}), bind=True, acks_late=late)
+    def body(self: SingletonTask) -> None:
+        try:
+            self.retry(countdown=1)
+        except Exception as ending:
+            seen.append(ending)
+            raise
+
+    deliver(body)
+    [ending] = seen
+    if becomes == "interrupted":
+        assert ending is error
+    else:
+        assert isinstance(ending, Reject)
+        assert ending.requeue is (becomes == "put back")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("retry_has_run", [False, True])
+def test_what_was_requeued_does_not_run_after_its_own_retry(
+    app: Celery, node: OneNode, retry_has_run: bool
+) -> None:
+    seen: list[int] = []
+
+    @app.task(base=SingletonTask, bind=True, name="t", lock_key=[], acks_late=True)
+    def body(self: SingletonTask) -> None:
+        seen.append(self.request.retries)
+
+    carried = {PUBLICATION_HEADER: NONCE}
+    if retry_has_run:
+        deliver(body, headers=carried, retries=1)
+    deliver(body, headers={**carried, COPY_HEADER: REDELIVERED})
+    assert seen == ([1] if retry_has_run else [0])
+    assert not node.owner_of("t")
+
+
+# --- how often it may be delivered ----------------------------------------------------------------
+
+
+def bounded(
+    headers: dict[str, Any], *, redelivered: bool = True, late: bool = True, queue: Any = None
+) -> tuple[Any, list[dict[str, Any]]]:
+    """Return how a message ends that may be delivered again 3 times, and what is published."""
+    task, published = new_task(late=late)
+    task.app.conf.task_queues = [Queue("work", routing_key="work", queue_arguments=queue)]
+    info = {"redelivered": redelivered, "exchange": "", "routing_key": "work"}
+    request = Context(id="task-1", args=[], kwargs={}, headers=headers, delivery_info=info)
+    try:
+        requeue.bound_deliveries(task, request, 3)
+    except (Ignore, Reject) as ending:
+        return ending, published
+    return None, published
+
+
+@pytest.mark.parametrize("queue", [{}, {"x-delivery-limit": 3}], ids=str)
+def test_a_message_is_rejected_when_it_was_delivered_too_often(queue: dict[str, Any]) -> None:
+    assert bounded({"x-delivery-count": 3}, queue=queue) == (None, [])
+    ending, published = bounded({"x-delivery-count": 4}, queue=queue)
+    assert isinstance(ending, Reject)
+    assert ending.args[1] is False
+    ending, _ = bounded({"x-delivery-count": 2, DELIVERIES_HEADER: 2}, queue=queue)
+    assert isinstance(ending, Reject)
+    assert published == []
+
+
+def test_the_limit_of_its_queue_comes_before_the_setting() -> None:
+    limit = {"x-delivery-limit": 5}
+    assert bounded({"x-delivery-count": 5}, queue=limit) == (None, [])
+    assert isinstance(bounded({"x-delivery-count": 6}, queue=limit)[0], Reject)
+
+
+def test_where_returns_are_uncounted_a_message_keeps_its_count() -> None:
+    ending, [options] = bounded({DELIVERIES_HEADER: 1})
+    assert isinstance(ending, Ignore)
+    assert options["headers"][DELIVERIES_HEADER] == 2
+    assert is_redelivered(Context(headers=options["headers"]))
+    assert bounded(options["headers"], redelivered=False) == (None, [])
+
+
+@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.parametrize(
+    ("count", "redelivered"), [(None, False), (0, False), (2, True), ("2", False)]
+)
+def test_a_body_sees_redelivered_after_its_message_was_requeued(
+    app: Celery, node: OneNode, count: Any, redelivered: bool, late: bool
+) -> None:
+    seen: list[Any] = []
+    given = {"redelivered": False, "priority": 3}
+
+    @app.task(base=SingletonTask, bind=True, lock_key=[], acks_late=late)
+    def body(self: SingletonTask) -> None:
+        seen.append(self.request.delivery_info)
+
+    deliver(body, headers={DELIVERIES_HEADER: count}, delivery_info=given)
+    assert seen == [{"redelivered": redelivered, "priority": 3}]
+    assert given["redelivered"] is False
+
+
+def test_a_message_that_does_not_come_again_is_not_counted() -> None:
+    assert bounded({"x-delivery-count": 9}, late=False) == (None, [])

@@ -1,0 +1,196 @@
+"""What Prometheus gets: every series from the start, and none with a key."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.concurrency.prefork import TaskPool
+from celery.concurrency.solo import TaskPool as SoloPool
+from celery.signals import beat_embedded_init, beat_init, worker_process_init
+from prometheus_client import CollectorRegistry, generate_latest
+
+from celery_redlock.observers import prometheus
+from celery_redlock.observers.counts import SharedCounts
+from celery_redlock.observers.measurements import COUNTERS, HISTOGRAMS
+from celery_redlock.observers.prometheus import PrometheusMetrics
+from tests.support.fakes.forged import NewTask
+from tests.support.root import ROOT
+
+
+@pytest.fixture
+def registry(app: Celery, new_task: NewTask) -> tuple[CollectorRegistry, PrometheusMetrics]:
+    new_task()
+    registry, metrics = CollectorRegistry(), PrometheusMetrics(app)
+    registry.register(metrics)
+    return registry, metrics
+
+
+def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    return registry.get_sample_value(f"celery_redlock_{name}", {"task": "t", **labels})
+
+
+def test_every_series_of_a_singleton_task_begins_at_zero(registry: Any) -> None:
+    registry, _ = registry
+    for name, (_, outcomes) in COUNTERS.items():
+        for outcome in outcomes:
+            expected = None if name == "ticks" else 0.0
+            assert value(registry, f"{name}_total", outcome=outcome) == expected
+    for name in HISTOGRAMS:
+        assert value(registry, f"{name}_seconds_bucket", le="+Inf") == 0.0
+    assert value(registry, "held") == value(registry, "waiting") == 0.0
+    assert b"celery.chord" not in generate_latest(registry), "only singleton tasks are shown"
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_what_is_recorded_is_shown(registry: Any, is_shared: bool) -> None:
+    registry, metrics = registry
+    metrics.count("acquired", "t")
+    if is_shared:
+        metrics.share()
+    metrics.count("acquired", "t")
+    metrics.count("conflicts", "t", "skip")
+    metrics.change("held", "t", 2)
+    metrics.change("held", "t", -1)
+    for seconds in (0.001, 0.0011, 7200.0):
+        metrics.observe("hold", "t", seconds)
+    assert value(registry, "acquired_total") == 2
+    assert value(registry, "conflicts_total", outcome="skip") == 1
+    assert value(registry, "held") == 1
+    counts = [value(registry, "hold_seconds_bucket", le=le) for le in ("0.001", "0.002", "+Inf")]
+    assert counts == [1, 2, 3]
+    assert value(registry, "hold_seconds_sum") == pytest.approx(7200.0021)
+
+
+def test_the_margin_is_what_may_fail_before_the_quorum_is_lost(registry: Any) -> None:
+    registry, metrics = registry
+    assert registry.get_sample_value("celery_redlock_quorum_margin") is None
+    metrics.set_votes(3, 5, 3)
+    assert registry.get_sample_value("celery_redlock_quorum_margin") == 0
+    assert registry.get_sample_value("celery_redlock_nodes_up") == 3
+    assert registry.get_sample_value("celery_redlock_nodes") == 5
+
+
+def test_beat_shows_its_scheduled_tasks_at_zero(app: Celery, registry: Any) -> None:
+    registry, metrics = registry
+    app.conf.beat_schedule = {"often": {"task": "idle", "schedule": 1.0}}
+    metrics.is_beat = True
+    given = {"task": "idle", "outcome": "published"}
+    assert registry.get_sample_value("celery_redlock_ticks_total", given) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("observer", "module"),
+    [("prometheus", "prometheus_client"), ("opentelemetry", "opentelemetry")],
+)
+def test_a_missing_extra_names_the_line_that_installs_it(observer: str, module: str) -> None:
+    code = f"import sys; sys.modules['{module}'] = None; import celery_redlock.observers.{observer}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert f"pip install 'celery-redlock[{observer}]'" in done.stderr
+    assert done.returncode == 1
+
+
+# ---- who serves them
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was started (its port and address) and stopped."""
+    calls: list[Any] = []
+
+    class Server:
+        def shutdown(self) -> None:
+            calls.append("shutdown")
+
+        def server_close(self) -> None:
+            calls.append("close")
+
+        def join(self) -> None:
+            calls.append("join")
+
+    def start(port: int, address: str, _registry: CollectorRegistry) -> tuple[Server, Server]:
+        calls.append((port, address))
+        return Server(), Server()
+
+    monkeypatch.setattr(prometheus, "start_http_server", start)
+    # Receivers stay connected for as long as the process runs, those of a test must not.
+    for signal in (worker_process_init, beat_init, beat_embedded_init):
+        monkeypatch.setattr(signal, "receivers", list(signal.receivers or []))
+    monkeypatch.setattr(prometheus, "connect", lambda _app, _recorder: None)
+    return calls
+
+
+class Beat:
+    """A process of beat, which a signal names as its sender."""
+
+    def __init__(self, app: object) -> None:
+        self.app = app
+
+
+def step_of(app: Celery, **ports: Any) -> tuple[Any, PrometheusMetrics]:
+    """Observe an app; return the worker's step, and the metrics."""
+    before = set(app.steps["worker"])
+    metrics = prometheus.observe(app, registry=CollectorRegistry(), **ports)
+    [step] = set(app.steps["worker"]) - before
+    return step.__new__(step), metrics
+
+
+def test_a_worker_serves_the_metrics_until_it_stops(app: Celery, served: list[Any]) -> None:
+    step, _ = step_of(app, port=9808, beat_port=9809)
+    step.start(None)
+    assert served == [(9808, "127.0.0.1")]
+    step.stop(None)
+    step.stop(None)
+    assert served[1:] == ["shutdown", "close", "join"]
+
+
+def test_without_a_port_nothing_is_served(app: Celery, served: list[Any]) -> None:
+    step, _ = step_of(app)
+    step.start(None)
+    step.stop(None)
+    assert served == []
+
+
+def test_a_port_in_use_leaves_the_worker_without_metrics(
+    app: Celery, served: list[Any], monkeypatch: pytest.MonkeyPatch, log: Any
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise OSError("Address already in use")
+
+    monkeypatch.setattr(prometheus, "start_http_server", fail)
+    step, _ = step_of(app, port=9808)
+    step.start(None)
+    step.stop(None)
+    reason = "address=127.0.0.1 port=9808 error=Address already in use"
+    assert log() == [("ERROR", f"metrics not served {reason}")]
+    assert served == []
+
+
+@pytest.mark.parametrize("signal", [beat_init, beat_embedded_init])
+def test_only_the_beat_of_the_app_serves_its_metrics(
+    app: Celery, served: list[Any], signal: Any
+) -> None:
+    _, metrics = step_of(app, port=9808, beat_port=9809)
+    signal.send(sender=Beat(object()))
+    assert (served, metrics.is_beat) == ([], False)
+    signal.send(sender=Beat(app))
+    assert (served, metrics.is_beat) == ([(9809, "127.0.0.1")], True)
+
+
+@pytest.mark.parametrize(
+    ("pool", "method", "is_shared"),
+    [(TaskPool, "fork", True), (TaskPool, "spawn", False), (SoloPool, "fork", False)],
+)
+def test_only_a_pool_that_forks_shares_the_numbers(
+    app: Celery, served: list[Any], pool: Any, method: str, is_shared: bool
+) -> None:
+    step, metrics = step_of(app)
+    step.create(SimpleNamespace(pool_cls=pool, pool_start_method=method))
+    assert isinstance(metrics._counts, SharedCounts) is is_shared
+    assert served == [], "the pool is forked before"

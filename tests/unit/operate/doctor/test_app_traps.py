@@ -1,0 +1,259 @@
+"""Each trap of an app is found by its settings and tasks, and not beside it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu import Exchange, Queue
+
+from celery_redlock import singleton_task
+from celery_redlock.config.identity import identity_of
+from celery_redlock.operate.doctor import diagnose
+from celery_redlock.operate.doctor.traps import TRAPS
+from celery_redlock.operate.target import target_of_app
+from celery_redlock.redlock.lease import new_owner
+from tests.support.fakes.operated import Operated
+
+NewApp = Callable[..., Celery]
+Found = tuple[str, str, str, str]
+
+
+@pytest.fixture
+def new_app(three: Operated) -> Iterator[NewApp]:
+    """Make an app whose nodes are healthy; nothing connects to its broker."""
+    apps: list[Celery] = []
+
+    def new(broker: str = "redis://127.0.0.1:1", **conf: Any) -> Celery:
+        app = Celery("bank", broker=broker, set_as_current=False)
+        app.conf.update(redlock_nodes=three.urls, **conf)
+        apps.append(app)
+        return app
+
+    yield new
+    for app in apps:
+        app.close()
+
+
+def plain(account_id: int) -> None: ...
+
+
+def with_now(account_id: int, now: str) -> None: ...
+
+
+def with_datetime(account_id: int, at: dt.datetime) -> None: ...
+
+
+def add(app: Celery, body: Callable[..., None] = plain, **options: Any) -> None:
+    singleton_task(app=app, shared=False, name="bank.t", **options)(body)
+
+
+def found(app: Celery) -> list[Found]:
+    return [
+        (one.trap.code, one.severity.value, one.where, one.what)
+        for one in diagnose(target_of_app(app))
+    ]
+
+
+def codes(app: Celery) -> list[str]:
+    return [code for code, *_ in found(app)]
+
+
+def test_a_healthy_app_has_no_finding(new_app: NewApp) -> None:
+    app = new_app()
+    add(app, acks_late=True, reject_on_worker_lost=True, time_limit=60, lock_max_hold=60)
+    assert found(app) == []
+
+
+def test_locking_that_is_switched_off_is_a_warning(new_app: NewApp) -> None:
+    assert found(new_app(redlock_enabled=False)) == [
+        ("RL201", "warning", "redlock_enabled", "False")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"lock_max_hold": 60, "time_limit": 60}, None),
+        ({"lock_max_hold": 59}, None),
+        ({"lock_max_hold": 59, "time_limit": 60}, "lock_max_hold = 59 s is shorter"),
+        ({"lock_on_conflict": "wait", "lock_wait": 59, "time_limit": 60}, None),
+        ({"lock_on_conflict": "wait", "lock_wait": 60}, None),
+        (
+            {"lock_on_conflict": "wait", "lock_wait": 60, "time_limit": 60},
+            "lock_wait = 60 s is not shorter than its time limit, 60 s",
+        ),
+    ],
+)
+def test_hold_and_wait_fit_the_time_limit(
+    new_app: NewApp, options: dict[str, Any], says: str | None
+) -> None:
+    app = new_app()
+    add(app, **options)
+    findings = found(app)
+    assert [one[:3] for one in findings] == ([("RL202", "warning", "bank.t")] if says else [])
+    assert all(str(says) in what for *_, what in findings)
+
+
+def test_the_app_s_time_limit_counts_as_the_task_s(new_app: NewApp) -> None:
+    app = new_app(task_time_limit=60)
+    add(app, lock_max_hold=59)
+    assert codes(app) == ["RL202"]
+
+
+def test_options_that_are_refused_are_an_error(new_app: NewApp) -> None:
+    app = new_app(redlock_max_ttl=10.0)
+    add(app, lock_ttl=30)
+    [(code, severity, where, what)] = found(app)
+    assert (code, severity, where) == ("RL202", "error", "tasks")
+    assert "'bank.t'" in what
+    assert "lock_ttl = 30 is longer than redlock_max_ttl" in what
+
+
+@pytest.mark.parametrize(
+    ("body", "lock_key", "says"),
+    [
+        (plain, None, None),
+        (with_now, None, "the argument 'now' is part of the key"),
+        (with_now, ["account_id"], None),
+        (with_now, ["account_id", "now"], "the argument 'now' is part of the key"),
+        (with_now, "{account_id}", None),
+        (with_now, "{account_id}/{now}", "the argument 'now' is part of the key"),
+        # Which arguments a function uses is not known.
+        (with_now, lambda account_id, now: now, None),
+        (with_datetime, None, "the argument 'at' (datetime) is part of the key"),
+        (with_datetime, ["account_id"], None),
+    ],
+)
+def test_an_argument_that_always_differs_is_not_part_of_a_key(
+    new_app: NewApp, body: Callable[..., None], lock_key: Any, says: str | None
+) -> None:
+    app = new_app()
+    add(app, body, lock_key=lock_key)
+    assert found(app) == ([("RL203", "warning", "bank.t", says)] if says else [])
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"acks_late": True, "time_limit": 60}, None),
+        ({"acks_late": True, "time_limit": 61}, "its time limit is 61 s, visibility_timeout 60 s"),
+        ({"time_limit": 61}, None),
+        ({"acks_late": True}, None),
+        ({"default_retry_delay": 60}, None),
+        (
+            {"default_retry_delay": 61},
+            "its retries wait for up to 61 s, visibility_timeout is 60 s",
+        ),
+        (
+            {"autoretry_for": (OSError,), "retry_backoff": True},
+            "its retries wait for up to 600 s, visibility_timeout is 60 s",
+        ),
+        ({"autoretry_for": (OSError,), "retry_backoff": True, "retry_backoff_max": 60}, None),
+    ],
+)
+def test_a_task_does_not_outlast_the_visibility_timeout(
+    new_app: NewApp, options: dict[str, Any], says: str | None
+) -> None:
+    options = {"default_retry_delay": 10, "reject_on_worker_lost": True} | options
+    app = new_app(broker_transport_options={"visibility_timeout": 60})
+    add(app, **options)
+    assert found(app) == ([("RL204", "warning", "bank.t", says)] if says else [])
+    # A broker without such a timeout.
+    other = new_app("amqp://127.0.0.1:1")
+    add(other, **options)
+    assert found(other) == []
+
+
+def test_the_visibility_timeout_is_an_hour_by_default(new_app: NewApp) -> None:
+    late: dict[str, Any] = {"acks_late": True, "reject_on_worker_lost": True}
+    shorter, longer = new_app(), new_app()
+    add(shorter, time_limit=3600, **late)
+    add(longer, time_limit=3601, **late)
+    assert (codes(shorter), codes(longer)) == ([], ["RL204"])
+
+
+@pytest.mark.parametrize(
+    ("conf", "options", "is_found"),
+    [
+        ({}, {"acks_late": True}, True),
+        ({"task_acks_late": True}, {}, True),
+        ({}, {"acks_late": True, "reject_on_worker_lost": True}, False),
+        ({"task_reject_on_worker_lost": True}, {"acks_late": True}, False),
+        ({}, {}, False),
+    ],
+)
+def test_a_late_acknowledgement_needs_reject_on_worker_lost(
+    new_app: NewApp, conf: dict[str, Any], options: dict[str, Any], is_found: bool
+) -> None:
+    app = new_app(**conf)
+    add(app, **options)
+    says = "acks_late is set, reject_on_worker_lost is not"
+    assert found(app) == ([("RL205", "warning", "bank.t", says)] if is_found else [])
+
+
+@pytest.mark.parametrize(
+    ("kind", "exchange", "conf", "expected"),
+    [
+        ("quorum", "topic", {}, []),
+        ("classic", "direct", {"worker_detect_quorum_queues": False}, []),
+        ("quorum", "direct", {}, [("RL206", "warning", "q")]),
+        (
+            "quorum",
+            "topic",
+            {"worker_detect_quorum_queues": False},
+            [("RL206", "error", "worker_detect_quorum_queues")],
+        ),
+    ],
+)
+def test_settings_fit_a_quorum_queue(
+    new_app: NewApp, kind: str, exchange: str, conf: dict[str, Any], expected: list[Any]
+) -> None:
+    queue = Queue(
+        "q", Exchange("q", type=exchange), routing_key="q", queue_arguments={"x-queue-type": kind}
+    )
+    app = new_app("amqp://127.0.0.1:1", task_queues=[queue], **conf)
+    assert [one[:3] for one in found(app)] == expected
+
+
+SCHEDULE = {"e": {"task": "bank.t", "schedule": 1}}
+
+
+@pytest.mark.parametrize(
+    ("conf", "is_found"),
+    [
+        ({"beat_schedule": SCHEDULE}, True),
+        ({}, False),
+        ({"beat_schedule": SCHEDULE, "beat_scheduler": "redlock"}, False),
+        (
+            {"beat_schedule": SCHEDULE, "beat_scheduler": "celery_redlock.beat:RedlockScheduler"},
+            False,
+        ),
+    ],
+)
+def test_a_schedule_needs_the_scheduler_of_this_package(
+    new_app: NewApp, conf: dict[str, Any], is_found: bool
+) -> None:
+    findings = found(new_app(**conf))
+    assert [one[:3] for one in findings] == (
+        [("RL301", "warning", "beat_scheduler")] if is_found else []
+    )
+
+
+def test_a_claim_on_the_nodes_tells_that_beat_has_the_scheduler(
+    new_app: NewApp, three: Operated
+) -> None:
+    app = new_app(beat_schedule=SCHEDULE)
+    three[1].take(new_owner("beat", is_reservation=True), key="%beat:other@0:e:s")
+    assert codes(app) == ["RL301"]
+    three[1].take(new_owner("beat", is_reservation=True), key=f"%beat:{identity_of(app)}:e:s")
+    assert codes(app) == []
+
+
+def test_every_trap_has_a_test_here() -> None:
+    texts = [file.read_text(encoding="utf-8") for file in Path(__file__).parent.glob("test_*.py")]
+    assert [trap.code for trap in TRAPS if f'"{trap.code}"' not in "".join(texts)] == []

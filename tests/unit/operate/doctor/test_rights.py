@@ -1,0 +1,154 @@
+"""What a node lets its user do is tried, and nothing of it is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from celery_redlock.operate.doctor import diagnose
+from celery_redlock.operate.doctor.rights import rights_findings
+from celery_redlock.operate.node_set import NodeSet
+from celery_redlock.redlock.transport.direct import ErrorReply
+from tests.support.fakes.operated import Operated
+
+Found = tuple[str, str, str, str]
+A = "127.0.0.1:7000"
+
+
+def found(nodes: Operated, **options: Any) -> list[Found]:
+    target = nodes.target(**options)
+    with NodeSet(target.urls, 1.0) as connections:
+        return [
+            (one.trap.code, one.severity.value, one.where, one.what)
+            for one in rights_findings(target, connections)
+        ]
+
+
+def test_a_user_who_may_do_all_that_is_needed_has_no_finding(three: Operated) -> None:
+    assert found(three) == []
+    assert [three[number].keys() for number in range(3)] == [[], [], []]
+
+
+@pytest.mark.parametrize("command", ["SCRIPT", "EVALSHA", "SET", "PTTL", "TIME", "DEL"])
+def test_a_command_that_is_not_permitted_is_an_error(three: Operated, command: str) -> None:
+    said = f"NOPERM this user has no permissions to run the '{command.lower()}' command"
+    three[0].refused[command] = said
+    assert found(three) == [("RL116", "error", A, said)]
+
+
+@pytest.mark.parametrize(
+    "said",
+    ["ERR The user executing the script can't run this command", "ERR ACL failure in script"],
+)
+def test_a_command_that_is_not_permitted_in_a_script_is_an_error(
+    three: Operated, said: str
+) -> None:
+    three[0].refused["EVALSHA"] = said
+    assert found(three) == [("RL116", "error", A, said)]
+
+
+def test_a_write_that_is_refused_for_another_reason_is_an_error(three: Operated) -> None:
+    three[0].is_full = True
+    assert found(three) == [
+        ("RL118", "error", A, "OOM command not allowed when used memory > 'maxmemory'.")
+    ]
+
+
+def test_missing_rights_come_before_other_refusals(three: Operated) -> None:
+    three[0].refused = {"SET": "OOM full", "GET": "NOPERM no get"}
+    assert [(code, what) for code, _, _, what in found(three)] == [("RL116", "NOPERM no get")]
+
+
+def test_the_refusals_of_a_replica_are_not_a_second_finding(three: Operated) -> None:
+    said = "READONLY You can't write against a read only replica."
+    three[0].refused = {"SET": said, "EVALSHA": said}
+    assert found(three) == []
+
+
+def test_a_node_that_is_down_is_not_tried(three: Operated) -> None:
+    three[0].is_up = False
+    three[0].refused["SET"] = "NOPERM"
+    assert found(three) == []
+
+
+def test_a_node_that_goes_down_meanwhile_is_a_warning(three: Operated) -> None:
+    with NodeSet(three.urls, 1.0) as connections:
+        three[0].is_up = False
+        [one] = rights_findings(three.target(), connections)
+    assert (one.trap.code, one.severity.value, one.where) == ("RL102", "warning", A)
+
+
+REMOTE = ["redis://10.0.0.1:7000", "redis://127.0.0.1:7001", "redis://127.0.0.1:7002"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "commands", "says"),
+    [
+        ([b"on"], b"-@all +get", None),
+        ([b"on"], b"+@all -config", "user default: +@all -config"),
+        ([b"on", b"nopass"], b"+@all", "user default: +@all, without a password"),
+    ],
+)
+def test_all_commands_from_another_machine_are_too_many(
+    three: Operated, flags: list[bytes], commands: bytes, says: str | None
+) -> None:
+    three[0].rights = three[1].rights = [b"flags", flags, b"commands", commands]
+    expected = [("RL117", "warning", "10.0.0.1:7000", says)] if says else []
+    assert found(three, urls=REMOTE) == expected
+
+
+def test_a_user_who_may_not_ask_for_rights_is_no_finding(three: Operated) -> None:
+    three[0].rights = [b"flags", [b"nopass"], b"commands", b"+@all"]
+    assert len(found(three, urls=REMOTE)) == 1
+    three[0].rights = ErrorReply("NOPERM this user has no permissions to run 'acl|getuser'")
+    assert found(three, urls=REMOTE) == []
+    three[0].refused["ACL"] = "ERR unknown command 'ACL'"
+    assert found(three, urls=REMOTE) == []
+
+
+@pytest.mark.parametrize(
+    ("stored", "synced", "is_found"),
+    [
+        ("yes", "always", False),
+        ("no", "always", True),
+        ("yes", "everysec", True),
+        ("yes", "no", True),
+    ],
+)
+def test_without_a_guard_each_write_must_be_stored(
+    three: Operated, stored: str, synced: str, is_found: bool
+) -> None:
+    three[0].conf = {"appendonly": stored, "appendfsync": synced}
+    says = f"appendonly {stored}, appendfsync {synced}"
+    expected = [("RL112", "error", A, says)] if is_found else []
+    assert found(three, restart_guard=False) == expected
+    assert found(three, restart_guard=None) == []
+
+
+def test_the_persistence_of_a_single_node_is_another_trap(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Operated(1, monkeypatch)
+    one[0].conf = {"appendonly": "no", "appendfsync": "no"}
+    assert found(one) == []
+
+
+def test_persistence_is_unknown_where_config_is_forbidden(three: Operated) -> None:
+    three[0].refused["CONFIG"] = "NOPERM this user has no permissions to run 'config|get'"
+    [(code, severity, where, what)] = found(three, restart_guard=False)
+    assert (code, severity, where) == ("RL112", "unknown", A)
+    assert "CONFIG, which tells appendfsync, is forbidden" in what
+
+
+def test_the_diagnosis_begins_with_the_worst(three: Operated) -> None:
+    three[0].info["maxclients"] = "1"  # a warning of the node
+    three[1].info.pop("maxmemory_policy")  # unknown
+    three[2].refused["SET"] = "NOPERM"  # an error of the rights
+    three[2].info["maxmemory_policy"] = "allkeys-lru"  # an error of the node
+    assert [one.trap.code for one in diagnose(three.target())] == [
+        "RL104", "RL116", "RL114", "RL104"
+    ]  # fmt: skip
+
+
+def test_healthy_nodes_have_no_finding_and_keep_no_key(three: Operated) -> None:
+    assert diagnose(three.target()) == []
+    assert [three[number].keys() for number in range(3)] == [[], [], []]

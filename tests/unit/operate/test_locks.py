@@ -1,0 +1,95 @@
+"""Locks by the nodes' views of them."""
+
+from __future__ import annotations
+
+import fnmatch
+
+import pytest
+
+from celery_redlock.operate.locks import Kind, View, escaped, lock_of, task_in
+from celery_redlock.redlock.lease import new_owner
+from celery_redlock.redlock.protocol.replies import Failed
+
+T = 1_763_800_000_000_000
+MINE = new_owner("task-1", "host-1")
+OTHERS = new_owner("task-2", "host-2")
+FREE = View("", 0.0, 0)
+DOWN = Failed("down")
+
+
+def test_a_key_that_no_node_has_is_free() -> None:
+    assert lock_of("k", [FREE, FREE._replace(floor=T), DOWN]) is None
+
+
+def test_a_lock_has_the_votes_of_its_owner_and_the_token_of_its_nodes() -> None:
+    lock = lock_of("bank.sync:1", [View(MINE, 9, T), View(MINE, 8, T - 5), View("", 0, T + 9)])
+    assert lock
+    assert (lock.votes, lock.nodes, lock.has_majority, lock.token) == (2, 3, True, T)
+    assert (lock.task_id, lock.host, lock.task) == ("task-1", "host-1", "bank.sync")
+    assert lock.age(T / 1e6 + 5) == pytest.approx(5.0)
+
+
+def test_it_expires_when_fewer_than_a_quorum_have_it() -> None:
+    views = [View(MINE, 9, T), View(MINE, 3, T), View(MINE, 7, T)]
+    lock = lock_of("k", views)
+    assert lock
+    assert lock.remaining == 7.0
+    minority = lock_of("k", [views[0], FREE, DOWN])
+    assert minority
+    assert (minority.remaining, minority.has_majority) == (9.0, False)
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_of_two_owners_the_one_with_more_nodes_counts(first: int) -> None:
+    views = [View(MINE, 9, T), View(MINE, 9, T), View(MINE, 9, T)]
+    views[first] = View(OTHERS, 99, T + 7)
+    lock = lock_of("k", views)
+    assert lock
+    assert (lock.owner, lock.votes, lock.token) == (MINE, 2, T)
+
+
+@pytest.mark.parametrize(
+    ("key", "is_reservation", "kind"),
+    [
+        ("bank.sync:1", False, Kind.HELD),
+        ("bank.sync:1", True, Kind.RESERVED),
+        ("bank.sync:1%next", True, Kind.PENDING),
+        ("%beat:bank@0123:nightly:2026-01-01T00:00:00Z", True, Kind.CLAIM),
+    ],
+)
+def test_the_kind_follows_from_key_and_owner(key: str, *, is_reservation: bool, kind: Kind) -> None:
+    owner = new_owner("t", is_reservation=is_reservation)
+    lock = lock_of(key, [View(owner, 1, T)])
+    assert lock
+    assert lock.kind is kind
+    assert (lock.token == 0) is is_reservation
+
+
+@pytest.mark.parametrize("floor", [-1, 2**53 + 1])
+def test_an_invalid_floor_is_no_token(floor: int) -> None:
+    lock = lock_of("k", [View(MINE, 1, floor)])
+    assert lock
+    assert lock.token == 0
+    assert lock.age(1.0) is None
+    assert lock.since is None
+
+
+def test_an_owner_is_not_shown() -> None:
+    lock = lock_of("k", [View(MINE, 1, T)])
+    assert lock
+    nonce = MINE.partition(":")[0]
+    assert nonce not in repr(lock) + str(lock.as_json(1.0))
+    assert lock.id not in MINE
+
+
+@pytest.mark.parametrize(
+    ("key", "task"),
+    [("bank.sync:42", "bank.sync"), ("bank.sync", "bank.sync"), ("a%3Ab:x", "a:b"), ("x", "x")],
+)
+def test_the_task_is_what_is_before_the_first_colon(key: str, task: str) -> None:
+    assert task_in(key) == task
+
+
+def test_an_escaped_text_matches_only_itself() -> None:
+    assert escaped("a*b?[c]\\^") == r"a\*b\?\[c\]\\\^"
+    assert fnmatch.fnmatchcase("redlock:{", escaped("redlock:{"))

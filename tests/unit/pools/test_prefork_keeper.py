@@ -1,0 +1,406 @@
+"""Keepers renew what pool processes hold, and release what a killed one held or had asked for."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from celery_redlock.pools import interrupt
+from celery_redlock.pools.keeper_client import KeeperClient
+from celery_redlock.pools.lease_table import Phase
+from celery_redlock.pools.prefork_keeper import PreforkKeeper
+from celery_redlock.redlock import Lease, QuorumUnavailable, Redlock
+from celery_redlock.redlock.lease import new_owner
+from tests.support.fakes.fake_clock import FakeClock
+
+URLS = ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"]
+
+
+class Nodes(Redlock):
+    """A lock that notes what is kept and released; the first releases may fail."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(URLS, clock=clock)
+        self.time = clock
+        self.released: list[tuple[str, str]] = []
+        self.failures = 0
+        self.kept: dict[str, Any] = {}
+        self.keeper: Any = SimpleNamespace(keep=self._keep, forget=self._forget, stop=bool)
+
+    def release(self, lease: Lease, **_: Any) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise QuorumUnavailable(lease.key, {}, 3, "release")
+        self.released.append((lease.key, lease.owner))
+        self._forget(lease)
+
+    def _keep(self, lease: Lease, **callbacks: Any) -> None:
+        assert lease.owner not in self.kept
+        self.kept[lease.owner] = SimpleNamespace(lease=lease, **callbacks)
+
+    def _forget(self, lease: Lease) -> None:
+        self.kept.pop(lease.owner, None)
+
+
+class Member:
+    """A process of the pool, which does nothing, and its client of the keeper."""
+
+    def __init__(self, pool: Pool, index: int) -> None:
+        self.process = subprocess.Popen([sys.executable, "-IS", "-c", "input()"], stdin=-1)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(os, "getpid", lambda: self.process.pid)
+            patched.setattr(os, "close", lambda fd: None)  # the reading end is the main process's
+            self.client: KeeperClient = pool.keeper.keeper_client(index, pool.nodes)
+        vars(self.client._watch)["add"] = lambda lease: None  # it has a thread
+
+    def announce(self, key: str, owner: str) -> None:
+        self.client.announcer(key, 30.0)(owner)
+
+    def hold(self, ttl: float = 30.0, clock: FakeClock | None = None) -> Lease:
+        clock = clock or FakeClock(0.0)
+        lease = Lease("k", new_owner("task-1"), 7, round(ttl * 1000), clock.now() + ttl, clock)
+        self.announce(lease.key, lease.owner)
+        assert self.client.register(lease, 0.0, None, comes_again=False)
+        return lease
+
+    def release(self, lease: Lease) -> None:
+        self.client.begin_release(lease)
+        self.client.end_release(lease)
+        self.client.withdraw_attempts()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class Pool:
+    """A main process, without its thread, and the processes of its pool."""
+
+    def __init__(self) -> None:
+        self.nodes = Nodes(FakeClock(0.0))
+        self.keeper = PreforkKeeper(lambda: self.nodes)
+        self.members: list[Member] = []
+        self.child = self.new_member(3)
+
+    def new_member(self, index: int) -> Member:
+        self.members.append(Member(self, index))
+        return self.members[-1]
+
+    def announce(self, key: str, owner: str) -> None:
+        self.child.announce(key, owner)
+
+    def hold(self, ttl: float = 30.0) -> Lease:
+        return self.child.hold(ttl, self.nodes.time)
+
+    def step(self) -> None:
+        self.keeper._wakeup.wake()
+        self.keeper._step(self.nodes)
+
+    def kill(self) -> None:
+        self.child.kill()
+        self.step()
+
+    def is_called(self) -> bool:
+        """Tell whether a process has called the keeper since its last step."""
+        return bool(select.select([self.keeper._reading], [], [], 0.0)[0])
+
+    def close(self) -> None:
+        for member in self.members:
+            member.process.kill()
+            member.process.communicate()
+        self.nodes.close()
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    pool = Pool()
+    yield pool
+    pool.close()
+
+
+@pytest.mark.parametrize("is_heard_of", [True, False])
+def test_the_attempt_of_a_killed_process_is_released(pool: Pool, is_heard_of: bool) -> None:
+    if is_heard_of:
+        pool.step()
+    pool.announce("k", "owner-1")
+    pool.kill()
+    assert pool.nodes.released == [("k", "owner-1")]
+
+
+def test_a_grant_after_the_release_is_released_as_well(pool: Pool) -> None:
+    pool.announce("k", "owner-1")
+    pool.kill()
+    pool.step()
+    assert len(pool.nodes.released) == 1
+    pool.nodes.time.move(1.1)
+    for _ in range(3):
+        pool.step()
+    assert pool.nodes.released == [("k", "owner-1")] * 2
+
+
+def test_a_release_without_a_quorum_is_repeated(pool: Pool) -> None:
+    pool.nodes.failures = 2
+    pool.announce("k", "owner-1")
+    pool.kill()
+    for _ in range(2):
+        pool.nodes.time.move(0.1)
+        pool.step()
+    assert pool.nodes.released == [("k", "owner-1")]
+
+
+def test_a_release_is_not_repeated_after_the_ttl(pool: Pool) -> None:
+    pool.nodes.failures = 1000
+    pool.announce("k", "owner-1")
+    pool.kill()
+    pool.nodes.time.move(31.0)
+    pool.step()
+    assert pool.keeper._orphans._attempts == []
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_registered_lease_is_released_once(pool: Pool, is_seen: bool) -> None:
+    lease = pool.hold()
+    if is_seen:
+        pool.step()
+        assert list(pool.nodes.kept) == [lease.owner]
+    pool.kill()
+    assert pool.nodes.released == [(lease.key, lease.owner)]
+    assert pool.nodes.kept == {}
+    assert pool.keeper._orphans._attempts == []
+    pool.step()
+    assert len(pool.nodes.released) == 1
+
+
+def test_a_lease_whose_release_was_cut_short_is_released(pool: Pool) -> None:
+    lease = pool.hold()
+    pool.child.client.begin_release(lease)
+    pool.kill()
+    assert pool.nodes.released == [(lease.key, lease.owner)]
+
+
+def test_what_a_process_released_is_not_released_again(pool: Pool) -> None:
+    for _ in range(2):
+        pool.child.release(pool.hold())
+        pool.announce("other", "owner-2")
+        pool.child.client.withdraw_attempts()
+    pool.kill()
+    assert pool.nodes.released == []
+
+
+def test_a_pool_process_is_watched_without_any_lease(pool: Pool) -> None:
+    pool.step()
+    assert list(pool.keeper._children) == [pool.child.process.pid]
+    pool.kill()
+    assert pool.keeper._children == {}
+
+
+def test_a_process_is_watched_once_a_file_descriptor_is_free(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = pool.hold()
+    with monkeypatch.context() as patched:
+        refuse = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        patched.setattr(os, "pidfd_open", Mock(side_effect=refuse))
+        pool.step()
+        # Meanwhile its leases are renewed, but not released.
+        assert list(pool.nodes.kept) == [lease.owner]
+        pool.step()
+        assert pool.nodes.released == []
+    pool.step()
+    pool.kill()
+    assert pool.nodes.released == [(lease.key, lease.owner)]
+
+
+def test_a_killed_process_leaves_its_rows_to_the_next_one(pool: Pool) -> None:
+    left = [pool.hold() for _ in range(8)]
+    pool.child.kill()
+    # Its place in the pool is taken before the keeper has heard of its death.
+    successor = pool.new_member(3)
+    lease = Lease("k", new_owner(), 7, 30_000, 30.0, pool.nodes.time)
+    assert not successor.client.register(lease, 0.0, None, comes_again=False)
+    pool.step()
+    assert sorted(pool.nodes.released) == sorted((lease.key, lease.owner) for lease in left)
+    held = successor.hold()
+    pool.step()
+    assert list(pool.nodes.kept) == [held.owner]
+    successor.kill()
+    pool.step()
+    assert pool.nodes.released[8:] == [(held.key, held.owner)]
+
+
+def test_a_death_releases_nothing_of_other_processes(pool: Pool) -> None:
+    neighbours = [pool.new_member(2), pool.new_member(4)]
+    kept = [one.hold().owner for one in neighbours]
+    pool.step()
+    # One died without a trace, one is in its place.
+    killed, pool.child = pool.child, pool.new_member(3)
+    kept.append(pool.hold().owner)
+    killed.kill()
+    pool.step()
+    assert pool.nodes.released == []
+    assert sorted(pool.nodes.kept) == sorted(kept)
+
+
+# --- looks at the rows ----------------------------------------------------------------------------
+
+
+def test_short_tasks_wake_the_keeper_once_in_a_while(pool: Pool) -> None:
+    pool.step()
+    calls = 0
+    for _ in range(1100):
+        lease = pool.hold(ttl=30.0)
+        pool.nodes.time.move(0.01)
+        pool.child.release(lease)
+        if pool.is_called() or pool.keeper._looks_at <= pool.nodes.time.now():
+            calls += 1
+            pool.step()
+    # In eleven seconds: for the first task, then every five.
+    assert calls == 3
+    assert pool.nodes.kept == {}
+
+
+def test_an_idle_worker_looks_at_nothing(pool: Pool) -> None:
+    pool.step()
+    assert pool.keeper._looks_at == math.inf
+    lease = pool.hold()
+    assert pool.is_called()
+    pool.step()
+    pool.child.release(lease)
+    for _ in range(2):
+        pool.nodes.time.time = pool.keeper._looks_at
+        pool.step()
+    assert pool.keeper._looks_at == math.inf
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_the_next_look_is_a_sixth_of_the_shortest_ttl_away(pool: Pool, is_held: bool) -> None:
+    leases = [pool.hold(ttl) for ttl in (60.0, 6.0, 30.0)]
+    if not is_held:  # but was since the last look
+        for lease in leases:
+            pool.child.release(lease)
+    pool.step()
+    assert pool.keeper._looks_at - pool.nodes.time.now() == pytest.approx(1.0)
+    assert pool.keeper._table.next_look() == pool.keeper._looks_at
+
+
+def test_a_lease_written_during_a_look_is_seen_or_calls(pool: Pool) -> None:
+    """Whatever line of the look another processor's store comes between."""
+    for ttl_before in (None, 6.0, 60.0):
+        for pause in (True, False):
+            before = pool.hold(ttl_before) if ttl_before else None
+            pool.step()
+            written: list[Lease] = []
+            if pause:
+                sleep = pool.nodes.time.sleep
+
+                def write(seconds: float, sleep: Any = sleep) -> None:
+                    written.append(pool.hold(ttl=3.0))  # noqa: B023
+                    sleep(seconds)
+
+                vars(pool.nodes.time)["sleep"] = write
+                pool.step()
+                del vars(pool.nodes.time)["sleep"]
+            else:
+                written.append(pool.hold(ttl=3.0))
+            due = pool.nodes.time.now() + 1.0
+            assert pool.is_called() or pool.keeper._looks_at <= due
+            pool.step()
+            assert written[0].owner in pool.nodes.kept
+            for lease in (*written, *([before] if before else [])):
+                pool.child.release(lease)
+            pool.step()
+            pool.step()
+
+
+def test_a_lease_seen_before_it_is_held_is_kept_later(pool: Pool) -> None:
+    lease = pool.hold()
+    table, row = pool.keeper._table, pool.child.client._leases[lease]
+    # The look comes between the two stores of the process.
+    table._set_phase(row, Phase.ATTEMPT)
+    pool.step()
+    assert pool.nodes.kept == {}
+    table._set_phase(row, Phase.HELD)
+    pool.step()
+    assert list(pool.nodes.kept) == [lease.owner]
+
+
+def test_a_released_lease_is_renewed_no_more(pool: Pool) -> None:
+    lease = pool.hold()
+    pool.step()
+    kept = pool.nodes.kept[lease.owner].lease
+    assert kept.remaining() > 0.0
+    pool.child.client.begin_release(lease)
+    # Before the keeper renews it, it looks whether it still may.
+    assert kept.remaining() == 0.0
+    pool.step()
+    assert pool.nodes.kept == {}
+
+
+def test_the_next_lease_of_a_row_replaces_the_one_before(pool: Pool) -> None:
+    first = pool.hold()
+    pool.step()
+    pool.child.release(first)
+    second = pool.hold()
+    pool.step()
+    assert list(pool.nodes.kept) == [second.owner]
+
+
+def test_a_renewal_and_a_loss_are_seen_by_the_process(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signals: list[int] = []
+    monkeypatch.setattr(signal, "pidfd_send_signal", lambda fd, number: signals.append(number))
+    lease = pool.hold()
+    pool.step()
+    kept = pool.nodes.kept[lease.owner]
+    kept.lease.deadline = 40.0
+    kept.on_extended(kept.lease)
+    assert 39.0 < lease.remaining() <= 40.0
+    kept.lease.is_lost = True
+    kept.on_lost(kept.lease)
+    assert lease.remaining() == 0.0
+    assert lease.is_lost
+    assert signals == [interrupt.SIGNAL]
+
+
+def test_an_outcome_is_applied_to_a_lease_that_was_not_seen_yet(pool: Pool) -> None:
+    pool.step()
+    lease = pool.hold()
+    pool.keeper.record_task_outcome("task-1", comes_again=False)
+    pool.step()
+    [held] = pool.keeper._last_leases.values()
+    assert (held.lease.owner, held.comes_again) == (lease.owner, False)
+
+
+def test_a_step_that_fails_is_repeated_at_once(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool.step()
+    lease = pool.hold()
+    errors = [RuntimeError("no thread can be started")]
+    keep = pool.nodes.keeper.keep
+
+    def fail(*args: Any, **how: Any) -> None:
+        if errors:
+            raise errors.pop()
+        keep(*args, **how)
+        pool.keeper._is_stopping = True
+
+    pool.nodes.keeper.keep = fail
+    monkeypatch.setattr(pool.keeper, "_redlock", pool.nodes)
+    monkeypatch.setattr(pool.nodes, "check", dict)
+    monkeypatch.setattr(pool.nodes, "close", lambda: None)
+    pool.keeper._run()
+    assert list(pool.nodes.kept) == [lease.owner]
+    assert "pool keeper failed, its step is repeated" in caplog.text

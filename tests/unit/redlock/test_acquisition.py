@@ -1,0 +1,700 @@
+"""How a lock is acquired, on simulated nodes: the rules of an attempt, and of the next one."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_redlock.redlock.errors import (
+    AlreadyDone,
+    ConfigurationError,
+    LockHeld,
+    QuorumUnavailable,
+)
+from celery_redlock.redlock.events import Acquired, Event, Refused
+from celery_redlock.redlock.lease import is_reservation, new_owner, task_of
+from celery_redlock.redlock.protocol.quorum import DRIFT_FACTOR, DRIFT_FLOOR_MS
+from celery_redlock.redlock.transport.pool import Loan
+from celery_redlock.redlock.waiters import Waiter
+from tests.support.fakes.simulated_network import Network
+
+NewNetwork = Callable[[int], Network]
+OTHER, RIVAL = "other:task-1@host", "rival:task-2@host"
+
+
+@pytest.fixture
+def new_network(monkeypatch: pytest.MonkeyPatch) -> NewNetwork:
+    return lambda count: Network(count, monkeypatch)
+
+
+@pytest.fixture
+def five(new_network: NewNetwork) -> Network:
+    return new_network(5)
+
+
+def split(network: Network) -> None:
+    """Let nobody have a majority of five nodes, nor be able to get one."""
+    for node, holder in zip(network.nodes, [OTHER, OTHER, RIVAL, RIVAL], strict=False):
+        node.take(holder, ttl=3600)
+
+
+# ---- an attempt that succeeds
+
+
+def test_a_free_lock_is_granted_by_every_node_at_once(five: Network) -> None:
+    lease = five.redlock().acquire("k", ttl=20)
+    assert five.holders() == [lease.owner] * 5
+    assert {node.left_ms() for node in five.nodes} == {20_000}
+    assert sorted(five.asked("GRANT")) == [0, 1, 2, 3, 4]
+    assert {one.name for one in five.log} == {"GRANT"}
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 5])
+def test_a_majority_is_enough(new_network: NewNetwork, nodes: int) -> None:
+    network = new_network(nodes)
+    for node in network.nodes[nodes // 2 + 1 :]:
+        node.is_up = False
+    lease = network.redlock().acquire("k")
+    assert network.holders().count(lease.owner) == nodes // 2 + 1
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 5])
+def test_a_minority_never_acquires(new_network: NewNetwork, nodes: int) -> None:
+    network = new_network(nodes)
+    for node in network.nodes[nodes // 2 :]:
+        node.is_up = False
+    with pytest.raises(QuorumUnavailable):
+        network.redlock().acquire("k")
+    assert network.holders() == [None] * nodes
+
+
+def test_no_straggler_is_waited_for(five: Network) -> None:
+    five.nodes[0].delay = five.nodes[1].delay = 1.0
+    began = five.time
+    five.redlock().acquire("k")
+    assert five.time == began
+
+
+def test_the_proposed_token_is_the_wall_clock(five: Network) -> None:
+    assert five.redlock().acquire("k").token == five.wall_us()
+
+
+def test_the_token_is_the_highest_that_was_granted(five: Network) -> None:
+    ahead = five.wall_us() + 500_000
+    five.nodes[1].raise_floor(ahead)
+    lease = five.redlock().acquire("k")
+    # Decided by the first three replies, of which node 1's is one.
+    assert lease.token == ahead + 1
+
+
+def test_a_grant_that_is_not_counted_does_not_raise_the_token(five: Network) -> None:
+    five.nodes[1].raise_floor(five.wall_us() + 500_000)
+    five.nodes[1].delay = 1.0
+    assert five.redlock().acquire("k").token == five.wall_us()
+
+
+def test_only_the_nodes_behind_are_told_to_confirm(five: Network) -> None:
+    five.nodes[0].raise_floor(five.wall_us() + 500_000)
+    lease = five.redlock().acquire("k")
+    assert sorted(five.asked("CONFIRM")) == [1, 2], "of the three that were counted"
+    assert {one.argv[0] for one in five.sent("CONFIRM")} == {str(lease.token)}
+    assert {one.channel for one in five.sent("CONFIRM")} == {five.log[0].channel}
+    assert five.floors()[:3] == [lease.token] * 3
+
+
+def test_nothing_is_confirmed_when_a_majority_has_the_token(five: Network) -> None:
+    five.nodes[0].raise_floor(five.wall_us() + 500_000)
+    five.nodes[1].raise_floor(five.wall_us() + 500_000)
+    five.nodes[2].raise_floor(five.wall_us() + 500_000)
+    five.redlock().acquire("k")
+    assert five.sent("CONFIRM") == []
+
+
+def test_who_is_behind_a_majority_is_left_so(five: Network) -> None:
+    for node in five.nodes[:3]:
+        node.raise_floor(five.wall_us() + 500_000)
+    five.reads_at_once = True
+    five.redlock().acquire("k")
+    assert five.sent("CONFIRM") == []
+
+
+def test_nodes_at_the_token_count_with_those_that_confirm(five: Network) -> None:
+    for node in five.nodes[:2]:
+        node.raise_floor(five.wall_us() + 500_000)
+    lease = five.redlock().acquire("k")
+    assert five.asked("CONFIRM") == [2]
+    assert five.floors().count(lease.token) == 3
+
+
+def test_no_straggler_of_a_confirmation_is_waited_for(five: Network) -> None:
+    five.nodes[0].raise_floor(five.wall_us() + 500_000)
+    five.nodes[1].raise_floor(five.wall_us() + 500_000)
+    five.reads_at_once = True
+    redlock = five.redlock()
+    for node in five.nodes:
+        node.delay = 0.001
+    five.after(0.0015, lambda: setattr(five.nodes[4], "delay", 1.0))
+    began = five.time
+    redlock.acquire("k")
+    assert five.asked("CONFIRM") == [2, 3, 4]
+    assert five.time == pytest.approx(began + 0.004)
+
+
+def test_a_token_that_a_minority_confirms_is_no_lease(five: Network) -> None:
+    five.nodes[0].raise_floor(five.wall_us() + 500_000)
+
+    for node in five.nodes:
+        node.delay = 0.001
+    five.after(0.0015, lambda: five.expire([1, 2, 3, 4]))
+    with pytest.raises(QuorumUnavailable, match="too late"):
+        five.redlock().acquire("k")
+    assert sorted(five.asked("CONFIRM")) == [1, 2]
+    five.pass_(1)
+    assert five.holders() == [None] * 5
+
+
+def test_the_deadline_counts_from_before_the_first_grant(five: Network) -> None:
+    for node in five.nodes:
+        node.delay = 0.01
+    began = five.time
+    lease = five.redlock().acquire("k", ttl=10)
+    assert five.time == pytest.approx(began + 0.02)
+    assert lease.acquired_at == began
+    drift = 10 * DRIFT_FACTOR + DRIFT_FLOOR_MS / 1000
+    assert lease.deadline == pytest.approx(began + 10 - drift)
+    assert lease.remaining() == pytest.approx(10 - drift - 0.02)
+
+
+def test_an_attempt_that_outlasts_its_ttl_is_no_lease(five: Network) -> None:
+    for node in five.nodes:
+        node.delay = 0.5
+    with pytest.raises(QuorumUnavailable, match="too late"):
+        five.redlock(node_timeout=2.0).acquire("k", ttl=1.0)
+    five.pass_(2)
+    assert five.holders() == [None] * 5
+
+
+def test_a_confirmation_that_outlasts_the_ttl_is_no_lease(five: Network) -> None:
+    five.nodes[0].raise_floor(five.wall_us() + 500_000)
+    for node in five.nodes:
+        node.delay = 0.3
+    with pytest.raises(QuorumUnavailable, match="too late"):
+        five.redlock(node_timeout=2.0).acquire("k", ttl=1.0)
+    assert five.sent("CONFIRM")
+
+
+def test_only_nodes_past_the_restart_guard_are_asked(five: Network) -> None:
+    five.nodes[3].votes_from = five.time + 5
+    five.redlock().acquire("k")
+    assert sorted(five.asked("GRANT")) == [0, 1, 2, 4]
+
+
+def test_an_owner_names_who_asks(five: Network) -> None:
+    assert task_of(five.redlock().acquire("k", label="task-9").owner) == "task-9"
+
+
+def test_acquired_says_how_long_and_how_many_rounds(five: Network) -> None:
+    seen: list[Event] = []
+    split(five)
+    five.after(0.01, five.expire)
+    began = five.time
+    lease = five.redlock(observers=[seen.append]).acquire("k", wait=1)
+    [acquired] = seen
+    assert isinstance(acquired, Acquired)
+    assert acquired.lease is lease
+    assert acquired.rounds == len(five.slept) + 1
+    assert acquired.elapsed == pytest.approx(five.time - began)
+
+
+# ---- proposals
+
+
+@pytest.mark.parametrize("is_held", [False, True], ids=["granted", "refused"])
+def test_the_highest_floor_seen_raises_the_next_proposal(five: Network, is_held: bool) -> None:
+    redlock, ahead = five.redlock(), five.wall_us() + 900_000
+    for node in five.nodes[:3]:
+        node.raise_floor(ahead, "seen")
+        if is_held:
+            node.take(OTHER, key="seen")
+    if is_held:
+        with pytest.raises(LockHeld):
+            redlock.acquire("seen")
+    else:
+        redlock.acquire("seen")
+    # By one above the floor that was seen, or above the token that was granted there.
+    assert redlock.acquire("k").token == ahead + (1 if is_held else 2)
+
+
+def test_a_wall_clock_past_all_seen_is_proposed(five: Network) -> None:
+    redlock = five.redlock()
+    redlock.acquire("seen")
+    five.pass_(1)
+    assert redlock.acquire("k").token == five.wall_us()
+
+
+def test_a_reservation_raises_no_proposal(five: Network) -> None:
+    redlock = five.redlock()
+    redlock.reserve("k", ttl=60)
+    assert redlock.acquire("other").token == five.wall_us()
+
+
+# ---- an attempt that fails
+
+
+def test_a_held_lock_is_refused_with_holder_and_remaining(five: Network) -> None:
+    for node in five.nodes[:3]:
+        node.take(OTHER, ttl=7)
+    with pytest.raises(LockHeld) as caught:
+        five.redlock().acquire("k")
+    error = caught.value
+    assert (error.key, error.owner, error.contended) == ("k", OTHER, False)
+    assert error.holder == "task-1@host"
+    assert error.remaining == pytest.approx(7)
+
+
+@pytest.mark.parametrize("skew", [-3600.0, 0.0, 3600.0])
+def test_a_refusal_has_the_holder_s_age_whatever_the_caller_s_clock(
+    five: Network, monkeypatch: pytest.MonkeyPatch, skew: float
+) -> None:
+    redlock, right = five.redlock(), five.wall_us
+    redlock.acquire("k", ttl=30.0)
+    five.pass_(12.5)
+    monkeypatch.setattr(five, "wall_us", lambda: right() + round(skew * 1e6))
+    with pytest.raises(LockHeld) as caught:
+        redlock.acquire("k")
+    assert caught.value.age == pytest.approx(12.5)
+
+
+@pytest.mark.parametrize("skew", [-3600.0, 3600.0])
+def test_the_age_is_off_by_the_clock_skew_at_most_if_the_holder_s_clock_is_wrong(
+    five: Network, monkeypatch: pytest.MonkeyPatch, skew: float
+) -> None:
+    redlock, right = five.redlock(), five.wall_us
+    monkeypatch.setattr(five, "wall_us", lambda: right() + round(skew * 1e6))
+    redlock.acquire("k", ttl=30.0)
+    five.pass_(12.5)
+    with pytest.raises(LockHeld) as caught:
+        redlock.acquire("k")
+    assert caught.value.age == pytest.approx(12.5 - math.copysign(1.0, skew))
+
+
+def test_a_reservation_has_no_age(five: Network) -> None:
+    redlock = five.redlock()
+    redlock.reserve("k", 60.0)
+    with pytest.raises(LockHeld) as caught:
+        redlock.acquire("k")
+    assert caught.value.age is None
+
+
+def test_a_lock_that_never_ends_has_no_negative_remaining(five: Network) -> None:
+    for node in five.nodes:
+        node.take(OTHER, ttl=math.inf)
+    with pytest.raises(LockHeld) as caught:
+        five.redlock().acquire("k")
+    assert caught.value.remaining == 0
+
+
+def test_too_few_answers_are_unavailable_and_named(five: Network) -> None:
+    five.nodes[0].hang()
+    for node in five.nodes[1:3]:
+        node.is_up = False
+    with pytest.raises(QuorumUnavailable) as caught:
+        five.redlock(node_timeout=0.25).acquire("k")
+    assert caught.value.action == "lock"
+    assert caught.value.nodes == 5
+    assert caught.value.errors == {
+        "node-0:6379": "timed out after 250 ms",
+        "node-1:6379": "not asked",
+        "node-2:6379": "not asked",
+    }
+
+
+def test_a_failed_attempt_is_released_where_it_was_granted(five: Network) -> None:
+    for node in five.nodes[:3]:
+        node.take(OTHER)
+    with pytest.raises(LockHeld):
+        five.redlock().acquire("k")
+    assert sorted(five.asked("RELEASE")) == [3, 4], "and where it was refused there is nothing"
+    assert five.holders() == [OTHER] * 3 + [None] * 2
+
+
+def test_a_grant_under_way_is_followed_by_its_release(five: Network) -> None:
+    five.nodes[4].delay = 10.0
+    for node in five.nodes[:3]:
+        node.take(OTHER)
+    with pytest.raises(LockHeld):
+        five.redlock().acquire("k")
+    # The way is short again; but on the same connection nothing overtakes.
+    five.nodes[4].delay = 0.0
+    assert five.asked("RELEASE") == [3, 4]
+    assert {one.channel for one in five.log} == {five.log[0].channel}
+    five.pass_(30)
+    assert five.holders()[4] is None
+
+
+def test_a_failed_attempt_is_released_on_guarded_nodes_too(five: Network) -> None:
+    five.nodes[4].votes_from = five.time + 5
+    for node in five.nodes[:3]:
+        node.take(OTHER)
+    with pytest.raises(LockHeld):
+        five.redlock().acquire("k")
+    assert five.asked("RELEASE") == [3, 4]
+
+
+def test_the_release_of_a_failed_attempt_raises_no_floor(five: Network) -> None:
+    for node in five.nodes[:3]:
+        node.take(OTHER)
+    with pytest.raises(LockHeld):
+        five.redlock().acquire("k")
+    assert five.floors()[3:] == [five.wall_us()] * 2
+
+
+def test_the_release_of_a_failed_attempt_makes_no_floor(five: Network) -> None:
+    five.nodes[4].votes_from = five.time + 5
+    for node in five.nodes[:3]:
+        node.take(OTHER)
+    with pytest.raises(LockHeld):
+        five.redlock().acquire("k")
+    assert five.floors()[4] == 0
+
+
+def test_a_failed_attempt_waits_for_releases_where_granted(five: Network) -> None:
+    for node in five.nodes[2:]:
+        node.take(OTHER)
+    for node in five.nodes:
+        node.delay = 0.004
+    with pytest.raises(LockHeld):
+        five.redlock().acquire("k")
+    assert [node.holder() for node in five.nodes[:2]] == [None, None]
+
+
+@pytest.mark.parametrize("strikes_after", [0.0, 0.005, 0.015, 0.025, 0.035])
+def test_an_attempt_that_is_interrupted_leaves_nothing(five: Network, strikes_after: float) -> None:
+    for node in five.nodes:
+        node.delay = 0.01
+    five.nodes[0].raise_floor(five.wall_us() + 500_000)
+
+    def strike() -> None:
+        raise KeyboardInterrupt
+
+    five.after(strikes_after, strike)
+    with pytest.raises(KeyboardInterrupt):
+        five.redlock(node_timeout=1.0).acquire("k")
+    five.pass_(5)
+    assert five.holders() == [None] * 5
+
+
+def test_refused_carries_the_error_that_is_raised(five: Network) -> None:
+    seen: list[Event] = []
+    for node in five.nodes:
+        node.take(OTHER)
+    with pytest.raises(LockHeld) as caught:
+        five.redlock(observers=[seen.append]).acquire("k")
+    assert seen == [Refused("k", caught.value)]
+
+
+def test_a_misconfigured_node_ends_the_attempt_unasked(five: Network) -> None:
+    redlock = five.redlock()
+    redlock.nodes[2].misconfigured = ConfigurationError("node-2 is a replica")
+    with pytest.raises(ConfigurationError, match="node-2 is a replica"):
+        redlock.acquire("k", wait=60)
+    assert five.log == []
+
+
+# ---- attempt after attempt
+
+
+def test_every_attempt_has_an_owner_of_its_own(five: Network) -> None:
+    for node in five.nodes:
+        node.take(OTHER, ttl=1)
+    lease = five.redlock().acquire("k", wait=5, label="task-9")
+    owners = [one.owner for one in five.sent("GRANT") if one.node == 0]
+    assert len(owners) == len(set(owners)) > 2
+    assert owners[-1] == lease.owner
+    assert {task_of(owner) for owner in owners} == {"task-9"}
+
+
+@pytest.mark.parametrize("wait", [None, 0])
+def test_who_does_not_wait_asks_once(five: Network, wait: float | None) -> None:
+    for node in five.nodes:
+        node.take(OTHER)
+    with pytest.raises(LockHeld):
+        five.redlock().acquire("k", wait=wait)
+    assert five.slept == []
+    assert len(five.sent("GRANT")) == 5
+
+
+@pytest.mark.parametrize("trouble", ["held", "split", "unavailable"])
+def test_nobody_waits_longer_than_asked_for(five: Network, trouble: str) -> None:
+    if trouble == "split":
+        split(five)
+    for node in five.nodes[:3]:
+        if trouble == "held":
+            node.take(OTHER, ttl=3600)
+        elif trouble == "unavailable":
+            node.is_up = False
+    began = five.time
+    with pytest.raises(QuorumUnavailable if trouble == "unavailable" else LockHeld):
+        five.redlock().acquire("k", wait=7)
+    assert 6.5 < five.time - began < 7
+
+
+def test_who_waits_for_ever_gets_it_in_the_end(five: Network) -> None:
+    for node in five.nodes:
+        node.take(OTHER, ttl=300)
+    began = five.time
+    five.redlock().acquire("k", wait=math.inf)
+    assert 300 <= five.time - began < 301
+
+
+def test_who_waits_gets_it_once_nodes_are_back(five: Network) -> None:
+    def come_back() -> None:
+        for node in five.nodes:
+            node.is_up = True
+
+    for node in five.nodes[:3]:
+        node.is_up = False
+    five.after(3, come_back)
+    began = five.time
+    five.redlock().acquire("k", wait=10)
+    assert 3 <= five.time - began < 4
+
+
+def test_a_split_is_asked_again_by_who_does_not_wait(five: Network) -> None:
+    split(five)
+    redlock = five.redlock()
+    five.after(0.02, lambda: five.expire([0, 1]))
+    redlock.acquire("k")
+    assert five.slept
+
+
+def test_a_split_that_does_not_end_is_refused_as_contended(five: Network) -> None:
+    split(five)
+    with pytest.raises(LockHeld) as caught:
+        five.redlock().acquire("k")
+    assert caught.value.contended
+    assert caught.value.owner in {OTHER, RIVAL}
+    assert len(five.slept) == 19, "twenty rounds"
+    assert five.holders()[4] is None
+
+
+def test_a_done_mark_ends_the_wait_at_once(five: Network) -> None:
+    redlock = five.redlock()
+    redlock.mark_done("k", "task-9")
+    with pytest.raises(AlreadyDone) as caught:
+        redlock.acquire("k", wait=60, unless_done="task-9")
+    assert caught.value.key == "k"
+    assert caught.value.remaining == pytest.approx(3600)
+    assert five.slept == []
+    assert five.holders() == [None] * 5
+
+
+def test_the_done_mark_that_lasts_longest_is_told(five: Network) -> None:
+    redlock = five.redlock()
+    redlock.mark_done("k", "task-9")
+    five.pass_(10)
+    five.nodes[0].is_up = five.nodes[1].is_up = False
+    redlock.mark_done("k", "task-9")
+    five.nodes[0].is_up = five.nodes[1].is_up = True
+    five.reads_at_once = True
+    with pytest.raises(AlreadyDone) as caught:
+        redlock.acquire("k", unless_done="task-9")
+    assert caught.value.remaining == pytest.approx(3600)
+
+
+# ---- the pause
+
+
+def pauses(network: Network, *, wait: float, ttl: float = 3600.0) -> list[float]:
+    """The pauses of a client that waits for a lock which is held for so long."""
+    for node in network.nodes:
+        node.delay = 0.001
+        node.take(OTHER, ttl=ttl)
+    redlock = network.redlock()
+    if ttl > wait:
+        with pytest.raises(LockHeld):
+            redlock.acquire("k", wait=wait)
+    else:
+        redlock.acquire("k", wait=wait)
+    return network.slept
+
+
+def test_pauses_are_never_twice_the_same(five: Network) -> None:
+    slept = pauses(five, wait=5)
+    assert len(set(slept)) == len(slept) > 10
+
+
+@pytest.mark.usefixtures("longest")
+def test_pauses_double_up_to_a_limit(five: Network) -> None:
+    slept = pauses(five, wait=5)
+    assert slept[:6] == pytest.approx([0.006, 0.010, 0.018, 0.034, 0.066, 0.130], abs=1e-5)
+    assert max(slept) == pytest.approx(0.202, abs=1e-5)
+
+
+def test_a_pause_is_at_least_as_long_as_a_round(
+    five: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "uniform", lambda low, high: low)
+    assert min(pauses(five, wait=1)) == pytest.approx(0.002, abs=1e-5)
+
+
+@pytest.mark.usefixtures("longest")
+def test_a_pause_ends_with_the_holder_s_lock(five: Network) -> None:
+    began = five.time
+    pauses(five, wait=60, ttl=0.3)
+    assert five.time - began < 0.32
+
+
+# ---- reservations
+
+
+def test_a_reservation_goes_without_the_script(five: Network) -> None:
+    lease = five.redlock().reserve("k", ttl=86_400, label="task-9")
+    assert five.holders() == [lease.owner] * 5
+    assert {one.name for one in five.log} == {"SET", "GET", "PTTL"}
+    assert is_reservation(lease.owner)
+    assert lease.token == 0
+    assert five.floors() == [0] * 5
+
+
+def test_a_reservation_refuses_to_wait(five: Network) -> None:
+    for node in five.nodes:
+        node.take(OTHER)
+    with pytest.raises(LockHeld):
+        five.redlock().reserve("k", ttl=60)
+    assert five.slept == []
+
+
+def test_an_announced_owner_is_asked_for_once(five: Network) -> None:
+    split(five)
+    owner = new_owner("task-9", is_reservation=True)
+    with pytest.raises(LockHeld) as caught:
+        five.redlock().reserve("k", ttl=60, owner=owner)
+    assert caught.value.contended
+    assert [one.owner for one in five.sent("SET")] == [owner] * 5
+    assert five.slept == []
+
+
+def test_an_announced_owner_is_the_reservation_s(five: Network) -> None:
+    owner = new_owner("task-9", is_reservation=True)
+    assert five.redlock().reserve("k", ttl=60, owner=owner).owner == owner
+    assert five.holders() == [owner] * 5
+
+
+def test_a_reservation_is_superseded_by_who_names_it(five: Network) -> None:
+    redlock = five.redlock()
+    reserved = redlock.reserve("k", ttl=600)
+    lease = redlock.acquire("k", supersedes=reserved.owner)
+    assert lease.took_over
+    assert lease.superseded == reserved.owner
+    assert five.holders() == [lease.owner] * 5
+
+
+def test_what_had_expired_was_not_taken_over(five: Network) -> None:
+    redlock = five.redlock()
+    reserved = redlock.reserve("k", ttl=1)
+    five.pass_(2)
+    lease = redlock.acquire("k", supersedes=reserved.owner)
+    assert not lease.took_over
+
+
+def test_one_node_s_word_says_that_it_was_taken_over(five: Network) -> None:
+    redlock = five.redlock()
+    reserved = redlock.reserve("k", ttl=600)
+    five.expire([1, 2, 3, 4])
+    assert redlock.acquire("k", supersedes=reserved.owner).took_over
+
+
+def test_who_names_nobody_takes_nothing_over(five: Network) -> None:
+    redlock = five.redlock()
+    redlock.reserve("k", ttl=600)
+    with pytest.raises(LockHeld):
+        redlock.acquire("k")
+
+
+def test_a_hand_over_stops_at_a_higher_floor(five: Network) -> None:
+    redlock = five.redlock()
+    lease = redlock.acquire("k")
+    for node in five.nodes[:3]:
+        node.raise_floor(lease.token + 5)
+    with pytest.raises(LockHeld) as caught:
+        redlock.reserve("k", 60, supersedes=lease.owner, highest_floor=lease.token)
+    assert caught.value.owner == lease.owner
+    assert five.holders() == [lease.owner] * 3 + [None] * 2
+
+
+def test_a_hand_over_takes_a_token_above_the_lease_s(five: Network) -> None:
+    redlock = five.redlock()
+    lease = redlock.acquire("k")
+    handed = redlock.reserve("k", 60, supersedes=lease.owner, highest_floor=lease.token)
+    assert handed.token > lease.token
+    assert five.holders() == [handed.owner] * 5
+
+
+# ---- what is left of reservations
+
+
+def test_a_lease_frees_what_is_left_of_a_reservation(five: Network) -> None:
+    left = new_owner(is_reservation=True)
+    five.nodes[0].take(left)
+    lease = five.redlock().acquire("k")
+    assert [(one.node, one.owner) for one in five.sent("RELEASE")] == [(0, left)]
+    assert five.holders() == [None] + [lease.owner] * 4
+
+
+def test_to_free_what_is_left_takes_no_time(five: Network) -> None:
+    five.nodes[0].take(new_owner(is_reservation=True))
+    for node in five.nodes:
+        node.delay = 0.001
+    began = five.time
+    five.redlock().acquire("k")
+    assert five.sent("RELEASE")
+    assert five.time == pytest.approx(began + 0.002)
+
+
+def test_a_lease_that_is_left_is_not_freed(five: Network) -> None:
+    five.nodes[0].take(new_owner())
+    five.redlock().acquire("k")
+    assert five.sent("RELEASE") == []
+
+
+def test_a_long_split_is_freed_of_old_reservations(five: Network) -> None:
+    left, other = new_owner(is_reservation=True), new_owner(is_reservation=True)
+    for node, owner in zip(five.nodes, [left, left, other, other], strict=False):
+        node.take(owner)
+    lease = five.redlock().acquire("k")
+    assert len(five.slept) == 11, "it may be under way for ten rounds"
+    assert five.holders().count(lease.owner) == 5
+
+
+def test_who_may_replace_the_holder_does_not_queue(
+    five: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for node in five.nodes:
+        node.take(OTHER, ttl=3600)
+    queued: list[float] = []
+    monkeypatch.setattr(Waiter, "wait_for_first_turn", lambda _, wait: queued.append(wait))
+    lease = five.redlock().acquire("k", wait=60.0, supersedes=OTHER)
+    assert five.holders() == [lease.owner] * 5
+    assert queued == []
+
+
+def test_releases_and_extensions_are_served_before_attempts(
+    five: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redlock, served = five.redlock(), []
+    lend = redlock._pool.channel
+
+    def note(*args: Any, **how: Any) -> Loan:
+        served.append(how.get("goes_first", False))
+        return lend(*args, **how)
+
+    monkeypatch.setattr(redlock._pool, "channel", note)
+    lease = redlock.acquire("k")
+    redlock.extend(lease)
+    redlock.release(lease)
+    assert served == [False, True, True]

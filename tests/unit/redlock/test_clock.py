@@ -1,0 +1,20 @@
+"""The clock that leases are measured with."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from celery_redlock.redlock.clock import SystemClock
+
+
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="there is no such clock")
+def test_leases_are_measured_on_the_clock_that_counts_suspend(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A machine that was suspended for an hour: its other clocks stood still meanwhile.
+    clocks = {time.CLOCK_BOOTTIME: 3700.0, time.CLOCK_MONOTONIC: 100.0}
+    monkeypatch.setattr(time, "clock_gettime", clocks.__getitem__)
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    assert SystemClock().now() == 3700.0

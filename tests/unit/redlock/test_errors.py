@@ -1,0 +1,117 @@
+"""The exceptions: what they say, and that they arrive whole through pickle and JSON."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+
+import pytest
+from celery import Celery
+
+from celery_redlock.redlock.errors import (
+    AlreadyDone,
+    ConfigurationError,
+    DuplicateTask,
+    LeaseLost,
+    LockHeld,
+    QuorumUnavailable,
+    RedlockError,
+)
+
+HOLDER = "task-1@host"
+DOWN = {"redis-c:6379": "timed out after 50 ms", "redis-d:6379": "Connection refused"}
+
+ERRORS: list[tuple[RedlockError, str]] = [
+    (ConfigurationError("2 nodes: an odd number is needed"), "2 nodes: an odd number is needed"),
+    (
+        LockHeld("invoice:42", HOLDER, 12.3456),
+        "cannot lock 'invoice:42': held by task-1@host for another 12.346 s",
+    ),
+    (LockHeld("k"), "cannot lock 'k': held by others for another 0.000 s"),
+    (
+        LockHeld("k", HOLDER, 1.0, contended=True),
+        "cannot lock 'k': the nodes are split between attempts, task-1@host leads",
+    ),
+    (
+        QuorumUnavailable("invoice:42", DOWN | {"e:1": "x"}, 5),
+        (
+            "cannot lock 'invoice:42': 2 of 5 nodes answered, 3 are needed "
+            "(redis-c:6379: timed out after 50 ms; redis-d:6379: Connection refused; e:1: x)"
+        ),
+    ),
+    (
+        QuorumUnavailable("k", {"a:1": "x"}, 1, "release"),
+        "cannot release 'k': 0 of 1 nodes answered, 1 is needed (a:1: x)",
+    ),
+    (LeaseLost("k"), "the lease on 'k' is lost: it could not be renewed in time"),
+    (LeaseLost("k", "it was released"), "the lease on 'k' is lost: it was released"),
+    (DuplicateTask("k", "task-1", 2.5), "not run: task task-1 holds 'k' for another 2.500 s"),
+    (DuplicateTask("k"), "not run: task unknown holds 'k' for another 0.000 s"),
+    (AlreadyDone("k"), "not run again: the task has already run under 'k'"),
+]
+every_error = pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(error, id=f"{type(error).__name__}-{number}")
+        for number, (error, _) in enumerate(ERRORS)
+    ],
+)
+
+
+def assert_same(one: BaseException, other: BaseException) -> None:
+    assert type(one) is type(other)
+    assert str(one) == str(other)
+    assert one.args == other.args
+    assert vars(one) == vars(other)
+
+
+@pytest.mark.parametrize(("error", "message"), ERRORS)
+def test_an_error_says(error: RedlockError, message: str) -> None:
+    assert str(error) == message
+
+
+@every_error
+def test_an_error_survives_pickle_and_copy(error: RedlockError) -> None:
+    assert_same(pickle.loads(pickle.dumps(error)), error)  # noqa: S301
+    assert_same(copy.copy(error), error)
+
+
+@every_error
+def test_an_error_is_rebuilt_from_its_json_arguments(error: RedlockError) -> None:
+    assert_same(type(error)(*json.loads(json.dumps(error.args))), error)
+
+
+@every_error
+def test_an_error_survives_celery_s_result_backend(error: RedlockError) -> None:
+    with Celery("test", backend="cache+memory://", set_as_current=False) as app:
+        stored = json.loads(json.dumps(app.backend.prepare_exception(error, "json")))
+        restored = app.backend.exception_to_python(stored)
+    assert isinstance(restored, RedlockError)
+    assert_same(restored, error)
+
+
+@every_error
+def test_every_error_is_of_one_tree(error: RedlockError) -> None:
+    assert isinstance(error, RedlockError)
+    assert isinstance(error, Exception)
+
+
+def test_the_owner_of_a_held_lock_stays_in_the_process() -> None:
+    owner = f"{'5ec2e7' * 5}ab:task-1@host"
+    held = LockHeld("k", "task-1@host", 1.0, owner=owner, age=2.0)
+    assert (held.owner, held.age) == (owner, 2.0)
+    with Celery("test", backend="cache+memory://", set_as_current=False) as app:
+        stored = app.backend.prepare_exception(held, "json")
+    told = [str(held), repr(held), repr(held.args), repr(vars(held)), repr(stored)]
+    told += [pickle.dumps(held).decode("latin-1"), pickle.dumps(copy.copy(held)).decode("latin-1")]
+    assert not [text for text in told if "5ec2e7" in text]
+    sent = pickle.loads(pickle.dumps(held))  # noqa: S301
+    assert (sent.owner, sent.age) == (None, None)
+
+
+def test_the_errors_by_node_are_a_copy() -> None:
+    mine = dict(DOWN)
+    error = QuorumUnavailable("k", mine, 5)
+    mine.clear()
+    assert error.errors == DOWN

@@ -1,0 +1,101 @@
+"""Observers can never break the lock, and the log says what an operator must know."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from celery_redlock.redlock.errors import LockHeld
+from celery_redlock.redlock.events import (
+    Acquired,
+    Event,
+    Lost,
+    NodeDown,
+    NodeRefuses,
+    NodeUp,
+    Refused,
+    Released,
+    log_event,
+    notify,
+)
+from celery_redlock.redlock.lease import Lease
+from tests.support.fakes.fake_clock import FakeClock
+
+LEASE = Lease("k", "nonce:task@host", 7, 10_000, deadline=10.0, clock=FakeClock())
+LOG = "celery_redlock.redlock.events"
+
+
+def test_every_observer_is_told_though_one_raises(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[Event] = []
+
+    def broken(event: Event) -> None:
+        raise ZeroDivisionError
+
+    event = NodeDown("a:1", "Connection refused")
+    notify([seen.append, broken, seen.append], event)
+    assert seen == [event, event]
+    [record] = caplog.records
+    assert record.levelno == logging.ERROR
+    assert record.getMessage().startswith("observer failed observer=")
+    assert record.getMessage().endswith("event=NodeDown")
+    assert record.exc_info
+    assert record.exc_info[0] is ZeroDivisionError
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_must_end_the_process_is_not_held_up(error: type[BaseException]) -> None:
+    def interrupted(event: Event) -> None:
+        raise error
+
+    with pytest.raises(error):
+        notify([interrupted], NodeUp("a:1", 0.0))
+
+
+@pytest.mark.parametrize(
+    ("event", "level", "line"),
+    [
+        (
+            Lost(LEASE, "it was not renewed in time"),
+            logging.ERROR,
+            "lease lost key=k holder=task@host reason=it was not renewed in time",
+        ),
+        (NodeDown("a:1", "refused"), logging.WARNING, "node down node=a:1 error=refused"),
+        (NodeUp("a:1", 12.34), logging.WARNING, "node guarded node=a:1 votes_in_s=12.3"),
+        (
+            NodeRefuses("a:1", "OOM command not allowed"),
+            logging.WARNING,
+            "node refuses writes node=a:1 error=OOM command not allowed",
+        ),
+        (NodeUp("a:1", 0.0), logging.DEBUG, "node up node=a:1"),
+        (
+            Acquired(LEASE, 0.0012345, 2),
+            logging.DEBUG,
+            "lock acquired key=k holder=task@host token=7 elapsed_s=0.001234 rounds=2",
+        ),
+        (
+            Released(LEASE, 1.5),
+            logging.DEBUG,
+            "lock released key=k holder=task@host held_s=1.500",
+        ),
+        (
+            Refused("k", LockHeld("k", "x", 1.0)),
+            logging.DEBUG,
+            "lock refused key=k error=cannot lock 'k': held by x for another 1.000 s",
+        ),
+    ],
+    ids=["lost", "down", "guarded", "refuses", "up", "acquired", "released", "refused"],
+)
+def test_the_log_has_one_line_for_each_event(
+    event: Event, level: int, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG, LOG):
+        log_event(event)
+    assert [(one.levelno, one.getMessage()) for one in caplog.records] == [(level, line)]
+
+
+def test_routine_is_not_logged_unless_it_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, LOG):
+        for event in (Acquired(LEASE, 0.1, 1), Released(LEASE, 1.0), Refused("k", LockHeld("k"))):
+            log_event(event)
+    assert not caplog.records

@@ -1,0 +1,240 @@
+"""Extension of leases, on simulated nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_redlock.redlock import Redlock
+from celery_redlock.redlock.errors import (
+    ConfigurationError,
+    LeaseLost,
+    QuorumUnavailable,
+)
+from celery_redlock.redlock.lease import Lease
+from celery_redlock.redlock.protocol.quorum import validity_ms
+from tests.support.fakes.simulated_network import Network
+
+OTHER = "other:task-1@host"
+TTL = 30.0
+VALIDITY = validity_ms(TTL * 1000, 0) / 1000
+
+
+def take_over(five: Network, lease: Lease, nodes: range) -> None:
+    """Let somebody else be granted the lock on these nodes."""
+    for node in nodes:
+        five.nodes[node].take(OTHER)
+        five.nodes[node].raise_floor(lease.token + 1)
+
+
+# ---- extend
+
+
+def test_an_extension_renews_the_key_on_every_node(
+    five: Network, redlock: Redlock, lease: Lease
+) -> None:
+    five.pass_(20)
+    redlock.extend(lease)
+    assert sorted(five.asked("EXTEND")) == [0, 1, 2, 3, 4]
+    five.pass_(0)
+    assert {node.left_ms() for node in five.nodes} == {30_000}
+
+
+def test_an_extension_s_deadline_counts_from_its_start(
+    five: Network, redlock: Redlock, lease: Lease
+) -> None:
+    for node in five.nodes:
+        node.delay = 0.01
+    five.pass_(10)
+    began = five.time
+    redlock.extend(lease)
+    assert five.time > began
+    assert lease.deadline == pytest.approx(began + VALIDITY)
+
+
+def test_an_extension_never_shortens_a_lease(five: Network, redlock: Redlock, lease: Lease) -> None:
+    lease.deadline = later = five.time + 50
+    redlock.extend(lease)
+    assert lease.deadline == later
+
+
+def test_an_extension_keeps_token_and_owner(five: Network, redlock: Redlock, lease: Lease) -> None:
+    token, owner = lease.token, lease.owner
+    for _ in range(3):
+        five.pass_(20)
+        redlock.extend(lease)
+    assert (lease.token, lease.owner) == (token, owner)
+    assert five.holders() == [owner] * 5
+    assert five.floors() == [token] * 5
+
+
+def test_a_minority_does_not_extend(five: Network, redlock: Redlock, lease: Lease) -> None:
+    deadline = lease.deadline
+    for node in five.nodes[:3]:
+        node.is_up = False
+    five.pass_(1)
+    with pytest.raises(QuorumUnavailable) as caught:
+        redlock.extend(lease)
+    assert caught.value.action == "extend"
+    assert set(caught.value.errors) == {"node-0:6379", "node-1:6379", "node-2:6379"}
+    assert lease.deadline == deadline
+    assert not lease.lost, "until then it stands"
+
+
+def test_healed_nodes_do_not_count_at_first(five: Network, redlock: Redlock, lease: Lease) -> None:
+    for node in five.nodes[:3]:
+        node.forget()
+    with pytest.raises(QuorumUnavailable, match="it had lost the key"):
+        redlock.extend(lease)
+    assert five.holders() == [lease.owner] * 5
+    redlock.extend(lease)
+
+
+def test_a_lease_that_a_majority_moved_on_from_is_lost(
+    five: Network, redlock: Redlock, lease: Lease
+) -> None:
+    take_over(five, lease, range(3))
+    with pytest.raises(LeaseLost):
+        redlock.extend(lease)
+    assert lease.lost
+    assert lease.remaining() == 0
+
+
+def test_a_lease_that_a_minority_moved_on_from_is_extended(
+    five: Network, redlock: Redlock, lease: Lease
+) -> None:
+    take_over(five, lease, range(2))
+    redlock.extend(lease)
+    assert not lease.lost
+
+
+def test_a_lost_lease_stays_lost_whatever_the_nodes_say(
+    five: Network, redlock: Redlock, lease: Lease
+) -> None:
+    take_over(five, lease, range(3))
+    with pytest.raises(LeaseLost):
+        redlock.extend(lease)
+    for node in five.nodes:
+        node.forget()
+        node.take(lease.owner)
+    five.log.clear()
+    with pytest.raises(LeaseLost):
+        redlock.extend(lease)
+    assert five.log == [], "it is not even asked for"
+    assert lease.lost
+
+
+def test_a_lease_seen_past_its_deadline_is_lost_for_good(
+    five: Network, redlock: Redlock, lease: Lease
+) -> None:
+    five.pass_(TTL)
+    with pytest.raises(LeaseLost):
+        redlock.extend(lease)
+    assert five.log == [], "it would be held against others for another ttl"
+    lease.deadline = five.time + 60
+    assert lease.lost
+    assert lease.remaining() == 0
+
+
+def test_an_extension_that_outlasts_the_lease_revives_nothing(five: Network) -> None:
+    redlock = five.redlock(node_timeout=60.0)
+    lease = redlock.acquire("k", ttl=TTL)
+    five.pass_(VALIDITY - 0.01)
+    deadline = lease.deadline
+    for node in five.nodes:
+        node.delay = 0.01
+    with pytest.raises(LeaseLost):
+        redlock.extend(lease)
+    assert lease.deadline == deadline
+    assert lease.lost
+
+
+def test_a_released_lease_is_not_extended(five: Network, redlock: Redlock, lease: Lease) -> None:
+    redlock.release(lease)
+    five.log.clear()
+    with pytest.raises(LeaseLost, match="it was released"):
+        redlock.extend(lease)
+    assert five.log == []
+
+
+def test_a_reservation_is_not_extended(five: Network, redlock: Redlock) -> None:
+    reserved = redlock.reserve("k", ttl=60)
+    with pytest.raises(ConfigurationError, match="never renewed"):
+        redlock.extend(reserved)
+    assert five.sent("EXTEND") == []
+
+
+def test_each_of_many_leases_has_its_own_outcome(five: Network, redlock: Redlock) -> None:
+    leases = [redlock.acquire(f"k{number}") for number in range(600)]
+    five.log.clear()
+    redlock.release(leases[1])
+    for node in five.nodes:
+        node.take(OTHER, key="k400")
+        node.raise_floor(leases[400].token + 1, key="k400")
+    five.pass_(5)
+    outcomes = redlock.extend_all(leases)
+    assert {number for number, why in enumerate(outcomes) if why} == {1, 400}
+    assert [type(outcomes[1]), type(outcomes[400])] == [LeaseLost, LeaseLost]
+    renewed = [lease for lease in leases if lease not in (leases[1], leases[400])]
+    assert min(lease.deadline for lease in renewed) == pytest.approx(five.time + VALIDITY)
+    assert len(five.sent("EXTEND")) == 599 * 5
+
+
+def test_each_of_many_leases_counts_from_its_own_start(five: Network, redlock: Redlock) -> None:
+    leases = [redlock.acquire(f"k{number}") for number in range(600)]
+    for node in five.nodes:
+        node.delay = 0.01
+    five.log.clear()
+    assert redlock.extend_all(leases) == [None] * 600
+    asked_at = {one.owner: one.at for one in five.sent("EXTEND")}
+    for lease in leases:
+        assert lease.deadline == pytest.approx(asked_at[lease.owner] + VALIDITY)
+
+
+def test_an_extension_goes_to_guarded_nodes_too(
+    five: Network, redlock: Redlock, lease: Lease
+) -> None:
+    five.nodes[3].votes_from = five.time + 60
+    redlock.extend(lease)
+    assert sorted(five.asked("EXTEND")) == [0, 1, 2, 3, 4]
+
+
+def test_a_failed_extension_names_who_did_not_extend(
+    five: Network, redlock: Redlock, lease: Lease
+) -> None:
+    for node in five.nodes[:3]:
+        node.hang()
+    with pytest.raises(QuorumUnavailable) as caught:
+        redlock.extend(lease)
+    assert set(caught.value.errors) == {"node-0:6379", "node-1:6379", "node-2:6379"}
+
+
+def test_no_leases_ask_nobody(five: Network, redlock: Redlock) -> None:
+    assert redlock.extend_all([]) == []
+    assert five.log == []
+
+
+# ---- ensure
+
+
+def test_ensure_renews_and_returns(five: Network, lease: Lease) -> None:
+    five.pass_(10)
+    lease.ensure()
+    assert lease.deadline == pytest.approx(five.time + VALIDITY)
+
+
+def test_ensure_without_a_quorum_says_do_not_write(five: Network, lease: Lease) -> None:
+    for node in five.nodes[:3]:
+        node.is_up = False
+    with pytest.raises(LeaseLost, match="no quorum confirms it"):
+        lease.ensure()
+
+
+def test_ensure_of_a_lost_lease_raises(five: Network, redlock: Redlock, lease: Lease) -> None:
+    take_over(five, lease, range(5))
+    with pytest.raises(LeaseLost):
+        lease.ensure()
+
+
+def test_ensure_of_a_reservation_is_refused(redlock: Redlock) -> None:
+    with pytest.raises(ConfigurationError):
+        redlock.reserve("k", ttl=60).ensure()

@@ -1,0 +1,295 @@
+"""Whatever line an exception strikes: somebody answers for the lock, and it is free soon.
+
+On simulated nodes; the same with real ones is in tests/integration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from celery_redlock.redlock import QuorumUnavailable, Redlock
+from celery_redlock.redlock.errors import RedlockError
+from celery_redlock.redlock.events import Acquired
+from celery_redlock.redlock.rounds import Attempt
+from tests.support.fakes.simulated_network import Network
+from tests.support.faults.strikes import Striker, Struck, strikes
+
+SOON_S = 5.0
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> Network:
+    return Network(3, monkeypatch)
+
+
+@pytest.fixture
+def redlock(network: Network) -> Iterator[Redlock]:
+    redlock = network.redlock()
+    yield redlock
+    redlock.close()
+
+
+def a_while_later(network: Network, redlock: Redlock, seconds: float = SOON_S) -> None:
+    """Let the keeper's thread come as it does: once a second at least."""
+    end = network.now() + seconds
+    while network.now() < end:
+        at = redlock.keeper.tick()
+        network.pass_(max(0.001, min(1.0, at - network.now(), end - network.now())))
+
+
+def assert_nothing_is_left(network: Network, redlock: Redlock, key: str, where: str) -> None:
+    a_while_later(network, redlock)
+    assert network.holders(key) == [None] * 3, where
+    assert redlock.keeper.kept() == [], where
+    assert not redlock.keeper._releases, where
+
+
+def hold(redlock: Redlock, key: str) -> None:
+    with redlock.lock(key) as lease:
+        assert lease.remaining() > 0
+
+
+def acquire_and_release(redlock: Redlock, key: str) -> None:
+    lease = redlock.acquire(key)
+    redlock.release(lease)
+
+
+def slow(network: Network) -> None:
+    network.nodes[0].delay = 0.3
+
+
+def late(network: Network) -> None:
+    network.nodes[0].delay = network.nodes[1].delay = 0.3
+
+
+@pytest.mark.parametrize(
+    ("trouble", "opcodes"),
+    [(None, False), (None, True), (slow, False), (late, False)],
+    ids=["lines", "opcodes", "slow", "late"],
+)
+def test_a_struck_block_leaves_nothing_behind(
+    network: Network, redlock: Redlock, trouble: Callable[[Network], None] | None, opcodes: bool
+) -> None:
+    if trouble:
+        trouble(network)
+    count = 0
+
+    def call(at: int) -> None:
+        try:
+            hold(redlock, f"k{at}")
+        except QuorumUnavailable:
+            assert trouble is late
+
+    for at, raised, where in strikes(call, opcodes=opcodes, step=5 if opcodes else 1):
+        assert type(raised) is Struck, f"{raised!r} after a strike at {where}"
+        assert_nothing_is_left(network, redlock, f"k{at}", where)
+        count += 1
+    assert count > 100
+
+
+class TimeLimitError(Exception):
+    """As Celery's, an ordinary exception."""
+
+
+def test_an_ordinary_exception_that_strikes_is_not_swallowed(redlock: Redlock) -> None:
+    for _, raised, where in strikes(lambda at: hold(redlock, f"k{at}"), error=TimeLimitError):
+        assert type(raised) is TimeLimitError, f"{raised!r} after a strike at {where}"
+
+
+@pytest.mark.parametrize("trouble", [None, late])
+def test_a_struck_wait_leaves_nothing_behind(
+    network: Network, redlock: Redlock, trouble: Callable[[Network], None] | None
+) -> None:
+    if trouble:
+        trouble(network)
+
+    def call(at: int) -> None:
+        for node in network.nodes[1:]:
+            node.take("somebody", key=f"k{at}")
+        with pytest.raises(RedlockError):
+            redlock.acquire(f"k{at}", wait=0.01)
+
+    for at, raised, where in strikes(call, step=3):
+        assert type(raised) is Struck, f"{raised!r} after a strike at {where}"
+        for node in network.nodes:
+            if node.holder(f"k{at}") == "somebody":
+                node.expire(f"k{at}")
+        assert_nothing_is_left(network, redlock, f"k{at}", where)
+
+
+def test_a_struck_reservation_leaves_nothing_behind(network: Network, redlock: Redlock) -> None:
+    the_callers: list[str] = []
+    for at, raised, where in strikes(lambda at: reserve_and_drop(redlock, f"k{at}")):
+        assert type(raised) is Struck, f"{raised!r} after a strike at {where}"
+        is_answered_for = bool(redlock.keeper._releases)
+        a_while_later(network, redlock)
+        if network.holders(f"k{at}") != [None] * 3:
+            assert not is_answered_for, where
+            the_callers.append(where)
+    assert len(the_callers) < 30, "between the two, where it is the caller's"
+
+
+def reserve_and_drop(redlock: Redlock, key: str) -> None:
+    lease = redlock.reserve(key, 3600)
+    redlock.drop(key, lease.owner)
+
+
+def test_a_struck_acquisition_is_never_renewed(network: Network, redlock: Redlock) -> None:
+    stands = []
+
+    for at, raised, where in strikes(lambda at: redlock.acquire(f"k{at}", ttl=30)):
+        assert type(raised) is Struck, f"{raised!r} after a strike at {where}"
+        a_while_later(network, redlock)
+        assert redlock.keeper.kept() == []
+        if network.holders(f"k{at}") != [None] * 3:
+            stands.append((f"k{at}", where))
+    # It was the caller's, who did not get it.
+    assert all(where.endswith((" in acquire", " in _settle")) for _, where in stands), stands
+    assert len(stands) <= 3
+    a_while_later(network, redlock, 30)
+    assert all(network.holders(key) == [None] * 3 for key, _ in stands)
+
+
+@pytest.mark.parametrize("trouble", [None, slow, late])
+def test_a_struck_release_is_finished_by_the_keeper(
+    network: Network, redlock: Redlock, trouble: Callable[[Network], None] | None
+) -> None:
+    def call(at: int) -> None:
+        lease = leases[at]
+        if trouble:
+            trouble(network)
+        try:
+            redlock.release(lease)
+        except QuorumUnavailable:
+            assert trouble is late
+
+    leases = {1: redlock.acquire("k1")}
+    not_begun: list[str] = []
+    for at, raised, where in strikes(call):
+        assert type(raised) is Struck, f"{raised!r} after a strike at {where}"
+        for node in network.nodes:
+            node.delay = 0.0
+        if leases[at].is_released or redlock.keeper._releases:
+            assert_nothing_is_left(network, redlock, f"k{at}", where)
+        else:
+            not_begun.append(where)
+        network.time += 31
+        leases[at + 1] = redlock.acquire(f"k{at + 1}")
+    assert len(not_begun) < 40, "before it answers for anything"
+
+
+def test_an_attempt_that_was_undone_is_answered_for_no_more(
+    network: Network, redlock: Redlock
+) -> None:
+    for node in network.nodes[1:]:
+        node.take("somebody")
+    with pytest.raises(RedlockError):
+        redlock.acquire("k")
+    assert not redlock.keeper._releases
+
+
+# ---- a caller that stood still
+
+
+def test_a_caller_that_stood_still_has_not_got_the_lock(network: Network) -> None:
+    redlock = network.redlock()
+    lease = redlock._acquisition.win(Attempt("k", "", 30_000), None, 0.0)
+    a_while_later(network, redlock)
+    assert network.holders() == [None] * 3, "the keeper has taken it for gone"
+    with pytest.raises(QuorumUnavailable, match="stood still"):
+        redlock._acquisition.settle(lease)
+
+
+def test_a_block_of_a_caller_that_stood_still_is_not_entered(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redlock = network.redlock()
+    keep = redlock.keeper.keep
+
+    def stand_still(*args: Any) -> None:
+        a_while_later(network, redlock)
+        keep(*args)
+
+    monkeypatch.setattr(redlock.keeper, "keep", stand_still)
+    with pytest.raises(QuorumUnavailable, match="stood still"), redlock.lock("k"):
+        pytest.fail("entered")
+    assert redlock.keeper.kept() == []
+
+
+def test_a_grant_read_after_its_caller_stood_still_is_released(network: Network) -> None:
+    redlock = network.redlock()
+    slow = network.nodes[0]
+    slow.delay = 15.0
+
+    def stand_still(event: object) -> None:
+        if isinstance(event, Acquired):
+            slow.delay = 0.0  # for the keeper, whose connections are its own
+            a_while_later(network, redlock)
+
+    redlock.observers.append(stand_still)
+    with pytest.raises(QuorumUnavailable, match="stood still"):
+        redlock.acquire("k", 30.0)
+    assert not redlock.keeper._releases
+    network.pass_(20.0)
+    assert network.holders() == [None] * 3
+
+
+# ---- no thread
+
+
+def no_thread(run: object, name: object = None) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_without_a_thread_no_lock_is_acquired(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redlock = network.redlock()
+    monkeypatch.setattr("celery_redlock.redlock.threads.dispatch.start_thread", no_thread)
+    for _ in range(2):
+        with pytest.raises(QuorumUnavailable, match="no thread can be started"):
+            redlock.acquire("k")
+    assert network.log == []
+
+
+def test_without_a_thread_a_lock_is_released(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redlock = network.redlock()
+    lease = redlock.acquire("k")
+    redlock.keeper.stop()
+    monkeypatch.setattr("celery_redlock.redlock.threads.dispatch.start_thread", no_thread)
+    network.nodes[0].is_up = False
+    redlock.release(lease)
+    network.nodes[0].is_up = True
+    assert network.holders()[1:] == [None] * 2
+
+
+# ---- a signal handler that uses the lock itself
+
+
+def test_a_handler_may_use_the_lock_at_any_line(network: Network, redlock: Redlock) -> None:
+    held = redlock.acquire("handler's")
+    point = -2
+    while True:
+        point += 3
+        made: list[int] = []
+
+        def handle(point: int = point, made: list[int] = made) -> None:
+            made.append(point)
+            with redlock.lock(f"inside-{point}"):
+                pass
+            redlock.release(held)
+
+        striker = Striker(point, strike=handle)
+        with striker:
+            hold(redlock, f"k{point}")
+        if not made:
+            break
+    a_while_later(network, redlock)
+    assert redlock.keeper.kept() == []
+    for at in range(1, point, 3):
+        assert network.holders(f"k{at}") == network.holders(f"inside-{at}") == [None] * 3

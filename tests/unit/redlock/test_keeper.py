@@ -1,0 +1,431 @@
+"""The keeper, by ticks of a clock that only moves when it is told to."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import weakref
+from collections.abc import Sequence
+
+import pytest
+
+from celery_redlock.redlock.keeper import BATCH, Keeper
+from celery_redlock.redlock.lease import Lease
+from celery_redlock.redlock.unsettled import ReleaseRequest
+from tests.support.fakes.keeper_stage import PERIOD, TTL, Stage
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+# ---- when
+
+
+def test_a_lease_is_extended_when_a_third_of_its_ttl_has_passed(stage: Stage) -> None:
+    stage.keep()
+    assert stage.keeper.tick() == pytest.approx(1000 + PERIOD)
+    stage.clock.move(PERIOD - 0.001)
+    stage.keeper.tick()
+    assert not stage.rounds
+    stage.clock.move(0.002)
+    assert stage.keeper.tick() == pytest.approx(1000 + 2 * PERIOD, abs=0.01)
+    assert len(stage.rounds) == 1
+
+
+def test_a_kept_lease_is_renewed_every_third_of_its_ttl(stage: Stage) -> None:
+    lease = stage.keep()
+    stage.tick_for(100 * PERIOD + 1)
+    assert stage.times() == pytest.approx([PERIOD * (i + 1) for i in range(100)])
+    assert not lease.lost
+    assert stage.keeper.kept() == [lease]
+
+
+def test_each_extension_of_a_kept_lease_is_told(stage: Stage) -> None:
+    lease, told = stage.lease(), list[float]()
+    stage.keeper.keep(lease, on_extended=lambda lease: told.append(lease.deadline))
+    stage.tick_for(2 * PERIOD + 1)
+    assert len(told) == 2
+    assert told[-1] == lease.deadline
+
+
+def test_an_extension_that_failed_is_not_told(stage: Stage) -> None:
+    told: list[Lease] = []
+    stage.keeper.keep(stage.lease(), on_extended=told.append)
+    stage.answer = stage.refuse
+    stage.tick_for(2 * PERIOD)
+    assert stage.rounds
+    assert told == []
+
+
+def test_a_batch_that_broke_off_tells_of_what_was_extended(stage: Stage) -> None:
+    told: list[Lease] = []
+    first, second = stage.lease("k1"), stage.lease("k2")
+    for lease in (first, second):
+        stage.keeper.keep(lease, on_extended=told.append)
+
+    def break_off(leases: Sequence[Lease]) -> None:
+        stage.renew([first])
+        raise ZeroDivisionError
+
+    stage.answer = break_off
+    stage.clock.move(PERIOD)
+    with pytest.raises(ZeroDivisionError):
+        stage.keeper.tick()
+    assert told == [first]
+
+
+def test_leases_of_different_ttl_have_their_own_periods(stage: Stage) -> None:
+    long, short = stage.keep("long", 300), stage.keep("short", 3)
+    stage.tick_for(101)
+    assert sum(short in batch for _, batch in stage.rounds) in range(100, 103)
+    assert sum(long in batch for _, batch in stage.rounds) == 1
+
+
+# ---- batches
+
+
+def test_ten_thousand_leases_cost_five_rounds_a_period(stage: Stage) -> None:
+    leases = {stage.keep(f"k{i}") for i in range(10_000)}
+    stage.tick_for(5 * PERIOD + 1)
+    assert len(stage.rounds) == 25
+    assert all(len(batch) == BATCH for _, batch in stage.rounds)
+    for begin in range(0, 25, 5):
+        period = stage.rounds[begin : begin + 5]
+        assert {lease for _, batch in period for lease in batch} == leases
+
+
+def test_leases_acquired_one_by_one_are_renewed_in_few_batches(stage: Stage) -> None:
+    chance = random.Random(1)
+    for number in range(1000):
+        stage.keep(f"k{number}")
+        stage.tick_for(chance.uniform(0, 2 * PERIOD / 1000))
+    stage.tick_for(2 * PERIOD)
+    stage.rounds.clear()
+    stage.tick_for(PERIOD)
+    assert len(stage.rounds) <= 5, "one for each twelfth of the ttl in a period, and a remainder"
+    assert sum(len(batch) for _, batch in stage.rounds) == 1000
+
+
+def test_a_lease_that_is_not_due_soon_is_left_out_of_the_batch(stage: Stage) -> None:
+    first = stage.keep("first")
+    stage.clock.move(PERIOD / 2)
+    second = stage.keep("second")
+    stage.tick_for(PERIOD / 2 + 0.01)
+    assert [batch for _, batch in stage.rounds] == [[first]]
+    assert set(stage.keeper.kept()) == {first, second}
+
+
+# ---- failure and loss
+
+
+def test_a_failed_extension_is_repeated_until_it_succeeds(stage: Stage) -> None:
+    lease = stage.keep()
+    stage.answer = stage.refuse
+    stage.tick_for(2 * PERIOD)
+    assert len(stage.rounds) > 2
+    stage.answer = stage.renew
+    stage.tick_for(5 * PERIOD)
+    assert not lease.lost
+    assert not stage.lost
+
+
+def test_a_renewal_is_retried_until_the_deadline_and_no_longer(stage: Stage) -> None:
+    lease = stage.keep()
+    deadline = lease.deadline
+    stage.answer = stage.refuse
+    stage.tick_for(TTL)
+    assert stage.lost == [lease]
+    times = [time for time, _ in stage.rounds]
+    assert times[0] == pytest.approx(1000 + PERIOD)
+    assert len(times) >= 10
+    assert deadline - 0.1 < times[-1] < deadline, "the last try is just before the end"
+    assert len(times) < 50, "and it is not asked all the time"
+    tries = len(times)
+    stage.answer = stage.renew
+    stage.tick_for(10 * TTL)
+    assert len(stage.rounds) == tries
+    assert stage.lost == [lease]
+    assert stage.keeper.kept() == []
+
+
+def test_a_lease_is_lost_at_its_deadline_not_before(stage: Stage) -> None:
+    lease = stage.keep()
+    stage.answer = stage.refuse
+    stage.tick_for(lease.deadline - stage.clock.now() - 0.001)
+    assert not stage.lost
+    stage.tick_for(0.002)
+    assert stage.lost == [lease]
+
+
+def test_a_lease_that_was_told_to_be_lost_stays_lost(stage: Stage) -> None:
+    lease = stage.keep()
+    stage.clock.move(TTL + 1)
+    stage.keeper.tick()
+    assert stage.lost == [lease]
+    lease.deadline = stage.clock.now() + TTL  # an extension that was under way
+    assert lease.lost
+
+
+def test_a_keeper_that_slept_past_the_deadline_does_not_extend(stage: Stage) -> None:
+    lease = stage.keep()
+    stage.clock.move(TTL + 1)  # a suspended machine
+    stage.keeper.tick()
+    assert not stage.rounds
+    assert stage.lost == [lease]
+
+
+def test_a_loss_is_seen_at_once_when_the_nodes_say_so(stage: Stage) -> None:
+    lease, other = stage.keep("k"), stage.keep("other")
+
+    def move_on(leases: Sequence[Lease]) -> None:
+        stage.renew(leases)
+        lease.is_lost = True
+
+    stage.answer = move_on
+    stage.tick_for(PERIOD)
+    assert stage.lost == [lease]
+    stage.answer = stage.renew
+    stage.tick_for(10 * PERIOD)
+    assert stage.lost == [lease]
+    assert stage.keeper.kept() == [other]
+
+
+def test_a_lease_that_can_not_be_renewed_harms_no_other(stage: Stage) -> None:
+    leases = [stage.keep(f"k{i}") for i in range(10)]
+    stage.answer = lambda batch: stage.renew([one for one in batch if one is not leases[3]])
+    stage.tick_for(10 * TTL)
+    assert stage.lost == [leases[3]]
+    assert stage.keeper.kept() == leases[:3] + leases[4:]
+    assert not any(lease.lost for lease in stage.keeper.kept())
+
+
+def test_everyone_is_told_of_a_loss_though_one_raises(stage: Stage) -> None:
+    told = []
+
+    def lose(lease: Lease) -> None:
+        told.append(lease)
+        if len(told) == 1:
+            raise ZeroDivisionError
+
+    stage.keeper = Keeper(stage.clock, stage.refuse, lose, spawn=stage.threads.append)
+    leases = [stage.keep(f"k{i}") for i in range(3)]
+    stage.clock.move(TTL + 1)
+    for _ in range(3):
+        try:
+            stage.keeper.tick()
+        except ZeroDivisionError:
+            continue
+    assert told == leases
+
+
+def test_a_lease_that_is_over_when_it_comes_is_lost(stage: Stage) -> None:
+    lease = stage.lease()
+    stage.clock.move(TTL + 1)
+    stage.keeper.keep(lease)
+    stage.keeper.tick()
+    assert stage.lost == [lease]
+    assert not stage.rounds
+
+
+# ---- the end of keeping
+
+
+def test_max_hold_ends_the_renewal_and_then_the_lease(stage: Stage) -> None:
+    lease = stage.keep(max_hold=100)
+    stage.tick_for(100)
+    last = stage.rounds[-1][0]
+    assert 1100 - PERIOD <= last < 1100
+    assert not stage.lost
+    stage.tick_for(10 * TTL)
+    assert stage.rounds[-1][0] == last
+    assert stage.lost == [lease]
+    assert lease.deadline == pytest.approx(last + TTL, abs=1)
+
+
+def test_a_lease_is_not_extended_while_it_may_not_be_held_longer(stage: Stage) -> None:
+    lease = stage.keep(max_hold=1)
+    stage.tick_for(2 * TTL)
+    assert not stage.rounds
+    assert stage.lost == [lease]
+
+
+def test_a_forgotten_lease_is_neither_extended_nor_lost(stage: Stage) -> None:
+    lease, other = stage.keep(), stage.keep("other")
+    stage.keeper.forget(lease)
+    stage.keeper.forget(lease)
+    stage.tick_for(10 * TTL)
+    assert all(batch == [other] for _, batch in stage.rounds)
+    assert not stage.lost
+
+
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_a_lease_forgotten_during_its_extension_stays_forgotten(
+    stage: Stage, succeeds: bool
+) -> None:
+    lease = stage.keep()
+
+    def be_overtaken(leases: Sequence[Lease]) -> None:
+        stage.keeper.forget(lease)
+        if succeeds:
+            stage.renew(leases)
+
+    stage.answer = be_overtaken
+    stage.tick_for(10 * TTL)
+    assert len(stage.rounds) == 1
+    assert not stage.lost
+    assert stage.keeper.kept() == []
+
+
+def test_a_lease_released_during_its_extension_is_not_lost(stage: Stage) -> None:
+    lease = stage.keep()
+
+    def be_overtaken(leases: Sequence[Lease]) -> None:
+        lease.is_released = True
+
+    stage.answer = be_overtaken
+    stage.tick_for(10 * TTL)
+    assert len(stage.rounds) == 1
+    assert not stage.lost
+    assert stage.keeper.kept() == []
+
+
+def test_a_lease_that_comes_during_an_extension_is_kept(stage: Stage) -> None:
+    stage.keep()
+    newcomers: list[Lease] = []
+
+    def welcome(leases: Sequence[Lease]) -> None:
+        stage.renew(leases)
+        if not newcomers:
+            newcomers.append(stage.keep("new", 3))
+
+    stage.answer = welcome
+    stage.tick_for(3 * TTL)
+    assert not stage.lost
+    assert sum(newcomers[0] in batch for _, batch in stage.rounds) > 50
+
+
+# ---- how long an extension may take
+
+
+def test_an_extension_may_take_a_quarter_of_what_is_left(stage: Stage) -> None:
+    lease = stage.keep()
+    stage.tick_for(PERIOD)
+    assert stage.times_given == [pytest.approx((lease.ttl_ms / 1000 - PERIOD) / 4, abs=0.1)]
+
+
+def test_no_extension_outlasts_another_lease_s_last_chance(stage: Stage) -> None:
+    stage.keep("long", 300)
+    stage.clock.move(99)
+    stage.keep("short", 3)
+    stage.tick_for(1.0)
+    assert stage.times_given
+    assert max(stage.times_given) <= 2.0
+
+
+def test_no_extension_outlasts_a_lease_that_is_about_to_end(stage: Stage) -> None:
+    stage.keep("long", 300)
+    stage.clock.move(98)
+    ending = stage.keep("ending", 3, max_hold=0)
+    stage.answer = stage.refuse
+    stage.tick_for(2.0)
+    assert max(stage.times_given) <= ending.deadline - 1098
+
+
+def test_who_lost_is_told_before_others_are_extended(stage: Stage) -> None:
+    lost = stage.keep("lost", 3)
+    for number in range(BATCH + 1):
+        stage.keep(f"k{number}", 8)
+
+    def hang(leases: Sequence[Lease]) -> None:
+        assert stage.clock.now() < lost.deadline or stage.lost
+        stage.clock.move(stage.times_given[-1] + 0.05)
+
+    stage.answer = hang
+    stage.tick_for(2.5)
+    assert stage.lost == []
+    stage.tick_for(0.6)
+    assert stage.lost == [lost]
+
+
+# ---- releases
+
+
+def test_the_keeper_comes_when_a_release_is_due(stage: Stage) -> None:
+    made = stage.released()
+    stage.keeper.answer_for(ReleaseRequest("k", "owner", due=1005.0, ends_at=1060.0))
+    assert stage.keeper.tick() == 1005.0
+    assert made == []
+    stage.clock.move(5.0)
+    stage.keeper.tick()
+    assert made == [(1005.0, "owner")]
+
+
+def test_a_settled_release_costs_no_tick(stage: Stage) -> None:
+    made = stage.released()
+    stage.keeper.answer_for(ReleaseRequest("k", "owner", due=1005.0, ends_at=1060.0))
+    assert stage.keeper.settle("owner")
+    assert stage.keeper.tick() == 1010.0, "that it may find out whether it is idle"
+    assert made == []
+
+
+def test_a_release_that_is_finished_now_is_made_at_once(stage: Stage) -> None:
+    made = stage.released()
+    stage.keeper.answer_for(ReleaseRequest("k", "owner", due=1005.0, ends_at=1060.0))
+    stage.keeper.finish("owner")
+    stage.keeper.tick()
+    assert made == [(1000.0, "owner")]
+    assert not stage.keeper.settle("owner"), "its caller is not responsible any more"
+
+
+def test_what_is_being_released_is_not_renewed(stage: Stage) -> None:
+    stage.released()
+    lease, other = stage.keep("k"), stage.keep("other")
+    stage.keeper.answer_for(ReleaseRequest("k", lease.owner, due=1005.0, ends_at=1060.0))
+    stage.tick_for(3 * PERIOD)
+    assert all(batch == [other] for _, batch in stage.rounds)
+    assert stage.lost == []
+
+
+def test_a_lease_whose_holder_is_gone_is_released(stage: Stage) -> None:
+    class Holder:
+        pass
+
+    made, holder = stage.released(), Holder()
+    lease = stage.lease()
+    stage.keeper.keep(lease, weakref.ref(holder))
+    stage.tick_for(2 * PERIOD)
+    assert made == []
+    del holder
+    stage.tick_for(2 * PERIOD)
+    assert {owner for _, owner in made} == {lease.owner}
+    assert stage.keeper.kept() == []
+    assert stage.lost == []
+
+
+def test_a_release_that_fails_keeps_no_lease_from_its_renewal(stage: Stage) -> None:
+    def fail(releases: Sequence[ReleaseRequest], timeout: float) -> list[bool]:
+        raise ZeroDivisionError
+
+    stage.keeper = Keeper(
+        stage.clock, stage.extend, stage.lost.append, spawn=stage.threads.append, release=fail
+    )
+    stage.keep()
+    stage.keeper.answer_for(ReleaseRequest("k", "owner", due=0.0, ends_at=9e9))
+    for _ in range(100):
+        with contextlib.suppress(ZeroDivisionError):
+            stage.keeper.tick()
+        stage.clock.move(1.0)
+    assert stage.lost == []
+    assert len(stage.rounds) > 5
+
+
+def test_after_a_fork_the_parent_s_leases_are_the_parent_s(stage: Stage) -> None:
+    stage.keep("parent")
+    stage.keeper.forget_all()
+    assert stage.keeper.kept() == []
+    lease = stage.keep("child")
+    assert len(stage.threads) == 2, "threads do not survive a fork"
+    stage.tick_for(PERIOD)
+    assert [batch for _, batch in stage.rounds] == [[lease]]

@@ -1,0 +1,288 @@
+"""The keeper's thread: when it starts, wakes up and ends."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from celery_redlock.redlock.keeper import Keeper
+from celery_redlock.redlock.lease import Lease
+from celery_redlock.redlock.threads.wakeup import Wakeup
+from celery_redlock.redlock.unsettled import ReleaseRequest
+from tests.support.fakes.keeper_stage import PERIOD, TTL, Stage, VirtualWakeup, in_this_thread
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+@pytest.fixture
+def wakeup(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> VirtualWakeup:
+    return VirtualWakeup(stage, monkeypatch)
+
+
+def test_the_thread_comes_in_time_and_only_then(stage: Stage, wakeup: VirtualWakeup) -> None:
+    stage.keep()
+    wakeup.run_for(10 * PERIOD + 1)
+    assert stage.times() == pytest.approx([PERIOD * (i + 1) for i in range(10)])
+    assert wakeup.waits <= 10 * PERIOD + 12, "once a second it looks at the releases"
+
+
+def test_one_thread_is_enough(stage: Stage) -> None:
+    stage.keep("a")
+    stage.keep("b")
+    assert len(stage.threads) == 1
+
+
+def test_no_thread_is_started_before_there_is_a_lease(stage: Stage) -> None:
+    assert not stage.threads
+
+
+def test_the_thread_ends_without_leases_and_is_started_again(
+    stage: Stage, wakeup: VirtualWakeup
+) -> None:
+    """With the next lease."""
+    stage.keeper.forget(stage.keep())
+    wakeup.run_for(1e9)
+    assert stage.clock.now() < 1000 + 2 * TTL, "it ended by itself"
+    lease = stage.keep()
+    assert len(stage.threads) == 2
+    wakeup.run_for(PERIOD + 1)
+    assert stage.rounds[-1][1] == [lease]
+
+
+def test_the_thread_goes_on_until_unused_connections_are_closed(
+    stage: Stage, wakeup: VirtualWakeup
+) -> None:
+    told: list[bool] = []
+
+    def tidy(has_leases: bool) -> bool:  # as the keeper calls it
+        told.append(has_leases)
+        return stage.clock.now() < 1000 + 90
+
+    stage.keeper = Keeper(
+        stage.clock, stage.extend, stage.lost.append, spawn=stage.threads.append, tidy=tidy
+    )
+    lease = stage.keep()
+    wakeup.meanwhile = lambda: stage.keeper.forget(lease)
+    wakeup.run_for(1e9)
+    assert 90 <= stage.clock.now() - 1000 <= 100
+    assert told[:2] == [True, False]
+
+
+def test_the_thread_connects_again_for_the_first_lease_after_none(
+    stage: Stage, wakeup: VirtualWakeup
+) -> None:
+    prepared: list[float] = []
+    stage.keeper = Keeper(
+        stage.clock, stage.extend, stage.lost.append, spawn=stage.threads.append,
+        prepare=lambda: prepared.append(stage.clock.now()), tidy=lambda _: True,
+    )  # fmt: skip
+    first = stage.keep()
+    second = stage.lease("second")
+
+    def meanwhile() -> None:
+        if stage.clock.now() >= 1005:
+            stage.keeper.forget(first)
+        if stage.clock.now() >= 1010 and second not in stage.keeper.kept():
+            stage.keeper.keep(second)
+
+    wakeup.meanwhile = meanwhile
+    wakeup.run_for(20)
+    assert len(prepared) == 2
+    assert prepared[0] == 1000
+
+
+def test_the_thread_goes_on_after_an_error_in_a_renewal(
+    stage: Stage, wakeup: VirtualWakeup, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = stage.keep()
+
+    def fail_once(leases: Sequence[Lease]) -> None:
+        stage.answer = stage.renew
+        raise ZeroDivisionError
+
+    stage.answer = fail_once
+    wakeup.run_for(10 * TTL)
+    assert len(stage.rounds) > 25
+    assert not lease.lost
+    assert [record.getMessage() for record in caplog.records] == ["keeper failed, retrying"]
+    assert caplog.records[0].levelno == logging.ERROR
+
+
+def test_an_error_without_end_costs_the_lease_and_no_more(
+    stage: Stage, wakeup: VirtualWakeup, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither time nor log lines."""
+    lease, deadline = stage.keep(), stage.clock.now() + TTL
+    stage.answer = stage.fail
+    wakeup.run_for(10 * TTL)
+    assert stage.lost == [lease]
+    assert wakeup.waits < 100
+    assert len(caplog.records) < 100
+    assert all(time < deadline for time, _ in stage.rounds)
+
+
+def test_the_thread_survives_an_error_in_telling_of_a_loss(
+    stage: Stage, wakeup: VirtualWakeup, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lose(lease: Lease) -> None:
+        raise ZeroDivisionError
+
+    stage.keeper = Keeper(stage.clock, stage.extend, lose, spawn=stage.threads.append)
+    lost = stage.keep("lost", ttl=3)
+    other = stage.keep("other", ttl=TTL)
+    stage.answer = lambda batch: stage.renew([one for one in batch if one is other])
+    wakeup.run_for(10 * TTL)
+    assert lost.lost
+    assert stage.rounds[-1][0] > 1000 + 9 * TTL
+    assert len(caplog.records) == 1
+
+
+def test_the_stages_time_is_not_that_of_other_threads(stage: Stage, wakeup: VirtualWakeup) -> None:
+    """A keeper of an earlier test goes on by the clock on the wall."""
+    other = threading.Thread(target=Wakeup().wait, args=(0.0,))
+    other.start()
+    other.join()
+    assert not wakeup.waits
+    assert stage.clock.now() == 1000
+
+
+def test_only_a_lease_that_is_due_sooner_wakes_the_thread(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.keep("first", 30)
+    rang: list[bool] = []
+
+    def wait(wakeup: Wakeup, seconds: float) -> bool:
+        stage.keep("later", 60)
+        rang.append(wakeup.clear())
+        stage.keep("sooner", 0.6)
+        rang.append(wakeup.clear())
+        stage.keeper.stop()
+        return True
+
+    in_this_thread(monkeypatch, Wakeup, "wait", wait)
+    stage.threads[-1]()
+    assert rang == [False, True]
+
+
+def test_stop_ends_the_thread_and_keeps_nothing(stage: Stage, wakeup: VirtualWakeup) -> None:
+    stage.keep()
+    stage.keeper.stop()
+    wakeup.run_for(1e9)
+    assert wakeup.waits <= 1
+    assert not stage.rounds
+    assert not stage.lost
+
+
+def test_the_thread_survives_what_is_raised_in_it_from_outside(
+    stage: Stage, wakeup: VirtualWakeup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_this_thread(monkeypatch, time, "sleep", stage.clock.move)
+    strikes = [ZeroDivisionError()]
+
+    def strike() -> None:
+        if strikes:
+            raise strikes.pop()
+
+    wakeup.meanwhile = strike
+    lease = stage.keep()
+    wakeup.run_for(3 * PERIOD)
+    assert len(stage.rounds) >= 2
+    assert not lease.lost
+
+
+def test_of_two_threads_that_were_started_one_ends_at_once(
+    stage: Stage, wakeup: VirtualWakeup
+) -> None:
+    stage.keep("a")
+    stage.keeper.stop()
+    lease = stage.keep("b")
+    old, new = stage.threads
+
+    def renew(leases: Sequence[Lease]) -> None:
+        stage.renew(leases)
+        waits = wakeup.waits
+        new()
+        assert wakeup.waits == waits
+
+    stage.answer = renew
+    wakeup.end = stage.clock.now() + PERIOD + 1
+    old()
+    assert [batch for _, batch in stage.rounds] == [[lease]]
+
+
+def test_a_thread_that_did_not_start_is_started_by_the_next(stage: Stage) -> None:
+    stage.keep("a")
+    stage.clock.move(2.0)  # it was struck as it began
+    stage.keep("b")
+    assert len(stage.threads) == 2
+
+
+def test_a_thread_that_can_not_be_started_says_so_each_time(stage: Stage) -> None:
+    tries: list[Callable[[], None]] = []
+
+    def spawn(run: Callable[[], None]) -> None:
+        tries.append(run)
+        raise RuntimeError("can't start new thread")
+
+    stage.keeper = Keeper(stage.clock, stage.extend, stage.lost.append, spawn=spawn)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            stage.keep()
+    assert len(tries) == 2
+
+
+def test_a_lease_added_as_the_thread_falls_asleep_is_in_time(
+    stage: Stage, wakeup: VirtualWakeup
+) -> None:
+    class Crowded(Keeper):
+        def tick(self) -> float:
+            wakes_at = super().tick()
+            if len(self.kept()) < 2:
+                stage.keep("new", 0.6)
+            return wakes_at
+
+    stage.keeper = Crowded(stage.clock, stage.extend, stage.lost.append, spawn=stage.threads.append)
+    stage.keep("long", 300)
+    wakeup.run_for(10)
+    assert any(lease.key == "new" for _, batch in stage.rounds for lease in batch)
+    assert not stage.lost
+
+
+def test_the_thread_stays_while_it_is_used_now_and_then(
+    stage: Stage, wakeup: VirtualWakeup
+) -> None:
+    def use() -> None:
+        if wakeup.waits % 5 == 0:
+            stage.keeper.answer_for(ReleaseRequest("k", "owner", due=1e9, ends_at=1e9))
+            stage.keeper.settle("owner")
+
+    wakeup.meanwhile = use
+    stage.keeper.forget(stage.keep())
+    wakeup.run_for(60)
+    assert stage.clock.now() >= 1060, "it did not end before"
+
+
+def test_the_thread_prepares_itself_once_before_anything_is_due(
+    stage: Stage, wakeup: VirtualWakeup
+) -> None:
+    prepared = []
+
+    def prepare() -> None:
+        prepared.append(stage.clock.now())
+        raise ZeroDivisionError  # whatever comes of it, the leases are renewed
+
+    stage.keeper = Keeper(
+        stage.clock, stage.extend, stage.lost.append, prepare, stage.threads.append
+    )
+    stage.keep()
+    wakeup.run_for(3 * PERIOD + 1)
+    assert prepared == [1000.0]
+    assert stage.times() == pytest.approx([PERIOD, 2 * PERIOD, 3 * PERIOD])

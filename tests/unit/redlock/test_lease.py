@@ -1,0 +1,183 @@
+"""A lease and its owner string."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+
+import pytest
+
+from celery_redlock.redlock.errors import LeaseLost
+from celery_redlock.redlock.lease import (
+    Lease,
+    holder_of,
+    host_of,
+    is_reservation,
+    new_owner,
+    task_of,
+    without_nonces,
+)
+from tests.support.fakes.fake_clock import FakeClock
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(100.0)
+
+
+@pytest.fixture
+def lease(clock: FakeClock) -> Lease:
+    return Lease("k", new_owner(), 7, 10_000, deadline=110.0, clock=clock, acquired_at=100.0)
+
+
+def test_remaining_counts_down_to_the_deadline_and_no_further(
+    lease: Lease, clock: FakeClock
+) -> None:
+    assert lease.remaining() == 10.0
+    clock.move(4)
+    assert lease.remaining() == 6.0
+    clock.move(7)
+    assert lease.remaining() == 0.0
+
+
+def test_a_lease_is_lost_at_its_deadline_not_before(lease: Lease, clock: FakeClock) -> None:
+    clock.time = 109.999
+    before = lease.lost
+    clock.time = 110.0
+    assert [before, lease.lost] == [False, True]
+    assert lease.remaining() == 0.0
+
+
+def test_what_was_said_to_be_lost_stays_lost(lease: Lease) -> None:
+    lease.is_lost = True
+    lease.deadline = 1e9
+    assert lease.lost
+    assert lease.remaining() == 0.0
+
+
+def test_a_released_lease_is_over_but_not_lost(lease: Lease, clock: FakeClock) -> None:
+    lease.is_released = True
+    assert lease.remaining() == 0.0
+    clock.move(100)
+    assert not lease.lost
+
+
+def test_ensure_asks_a_quorum_each_time(lease: Lease) -> None:
+    asked: list[Lease] = []
+    lease.backing.verify = asked.append
+    lease.ensure()
+    lease.ensure()
+    assert asked == [lease, lease]
+
+
+def test_ensure_passes_on_what_the_quorum_says(lease: Lease) -> None:
+    def refuse(lease: Lease) -> None:
+        raise LeaseLost(lease.key, "somebody else has it")
+
+    lease.backing.verify = refuse
+    with pytest.raises(LeaseLost, match="somebody else has it"):
+        lease.ensure()
+
+
+@pytest.mark.parametrize("end", ["deadline", "lost", "released"])
+def test_ensure_asks_nobody_about_a_lease_that_is_over(
+    lease: Lease, clock: FakeClock, end: str
+) -> None:
+    lease.backing.verify = lambda _: pytest.fail("asked")
+    if end == "deadline":
+        clock.move(10)
+    elif end == "lost":
+        lease.is_lost = True
+    else:
+        lease.is_released = True
+    with pytest.raises(LeaseLost, match="it was released" if end == "released" else "renewed"):
+        lease.ensure()
+
+
+def test_ensure_vouches_for_nothing_when_there_is_nobody_to_ask(lease: Lease) -> None:
+    with pytest.raises(LeaseLost):
+        lease.ensure()
+
+
+def test_a_lease_renewed_elsewhere_is_updated_first(lease: Lease, clock: FakeClock) -> None:
+    def refresh(lease: Lease) -> None:
+        lease.deadline = 200.0
+
+    lease.backing.refresh = refresh
+    clock.time = 150.0
+    assert not lease.lost
+    assert lease.remaining() == 50.0
+
+
+def test_a_loss_that_is_noted_elsewhere_is_seen_at_once(lease: Lease) -> None:
+    def refresh(lease: Lease) -> None:
+        lease.is_lost = True
+
+    lease.backing.refresh = refresh
+    assert lease.remaining() == 0.0
+    assert lease.lost
+
+
+def test_two_leases_are_never_equal(lease: Lease, clock: FakeClock) -> None:
+    twin = Lease("k", lease.owner, 7, 10_000, deadline=110.0, clock=clock, acquired_at=100.0)
+    assert lease != twin
+    assert len({lease, twin}) == 2
+
+
+# ---- owners
+
+
+def test_an_owner_is_128_random_bits_and_who_it_is() -> None:
+    assert re.fullmatch(r"[0-9a-f]{32}:task-1@host-1", new_owner("task-1", "host-1"))
+
+
+def test_an_owner_is_never_used_twice() -> None:
+    assert len({new_owner("task", "host") for _ in range(1000)}) == 1000
+
+
+def test_an_owner_without_a_label_names_process_and_machine() -> None:
+    assert new_owner().partition(":")[2] == f"pid-{os.getpid()}@{socket.gethostname()}"
+
+
+@pytest.mark.parametrize("label", ["task-1", "a:b", "a@b", "a@b:c@d", "ünï", " "])
+def test_label_and_host_are_found_again(label: str) -> None:
+    owner = new_owner(label, "worker.example")
+    assert task_of(owner) == label
+    assert host_of(owner) == "worker.example"
+
+
+def test_an_owner_says_whether_it_reserves() -> None:
+    owner = new_owner("a~:b", "host", is_reservation=True)
+    assert is_reservation(owner)
+    assert (task_of(owner), host_of(owner)) == ("a~:b", "host")
+    assert not is_reservation(new_owner("a~:b", "host"))
+    assert not is_reservation(None)
+
+
+@pytest.mark.parametrize("owner", [None, "", "somebody else's value", "a:"])
+def test_a_foreign_value_names_no_task(owner: str | None) -> None:
+    assert task_of(owner) is None
+
+
+@pytest.mark.parametrize("owner", [None, ""])
+def test_no_value_names_no_host(owner: str | None) -> None:
+    assert host_of(owner) is None
+
+
+@pytest.mark.parametrize("is_reserved", [False, True])
+@pytest.mark.parametrize("publication", ["", "0123456789abcdef"])
+def test_an_owner_is_told_without_its_nonce(
+    lease: Lease, is_reserved: bool, publication: str
+) -> None:
+    owner = new_owner("task:1@2", "host", publication=publication, is_reservation=is_reserved)
+    assert holder_of(owner) == "task:1@2@host"
+    mark = "~" if is_reserved else ""
+    assert without_nonces(f"got {owner.encode()!r}") == f"got b'...{mark}:task:1@2@host'"
+    lease.owner = owner
+    assert owner[:32] not in repr(lease)
+
+
+def test_what_is_no_nonce_is_told_as_it_is() -> None:
+    told = f"NOSCRIPT {'a1' * 20}: {'b2' * 16}, {'c3' * 8}:x"
+    assert without_nonces(told) == told

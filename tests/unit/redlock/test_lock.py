@@ -1,0 +1,113 @@
+"""Arguments and settings of a lock, on simulated nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_redlock.redlock import Redlock
+from celery_redlock.redlock.errors import (
+    ConfigurationError,
+)
+from tests.support.fakes.simulated_network import Network
+
+TTL = 30.0
+
+
+# ---- what is asked for
+
+
+@pytest.mark.parametrize("ttl", [0, -1, 0.0001, 61, float("nan"), float("inf"), "30", None])
+def test_a_ttl_out_of_range_asks_nobody(five: Network, redlock: Redlock, ttl: float) -> None:
+    with pytest.raises(ConfigurationError):
+        redlock.acquire("k", ttl=ttl)
+    assert five.log == []
+
+
+@pytest.mark.parametrize("wait", [-1, float("nan"), "5"])
+def test_a_wait_out_of_range_asks_nobody(five: Network, redlock: Redlock, wait: float) -> None:
+    with pytest.raises(ConfigurationError):
+        redlock.acquire("k", wait=wait)
+    assert five.log == []
+
+
+@pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf")])
+def test_a_reservation_out_of_range_asks_nobody(
+    five: Network, redlock: Redlock, ttl: float
+) -> None:
+    with pytest.raises(ConfigurationError):
+        redlock.reserve("k", ttl=ttl)
+    assert five.log == []
+
+
+def test_the_longest_ttl_is_max_ttl(five: Network) -> None:
+    lease = five.redlock(max_ttl=90.0).acquire("k", ttl=90)
+    assert lease.ttl_ms == 90_000
+
+
+def test_a_reservation_lasts_at_least_as_long_as_asked(five: Network, redlock: Redlock) -> None:
+    assert redlock.reserve("k", ttl=100.0001).ttl_ms == 100_001
+    assert five.nodes[0].left_ms() == 100_001
+
+
+# ---- the instance
+
+
+@pytest.mark.parametrize(("nodes", "guard"), [(1, 0.0), (3, 65.6)])
+def test_one_node_is_not_guarded_and_three_are(
+    monkeypatch: pytest.MonkeyPatch, nodes: int, guard: float
+) -> None:
+    redlock = Network(nodes, monkeypatch).redlock(max_ttl=60.0, max_clock_skew=2.0)
+    assert [node._guard.guard_s for node in redlock.nodes] == pytest.approx([guard] * nodes)
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_guard_can_be_chosen(five: Network, is_on: bool) -> None:
+    redlock = five.redlock(restart_guard=is_on)
+    assert {bool(node._guard.guard_s) for node in redlock.nodes} == {is_on}
+
+
+def test_skew_and_floor_ttl_reach_the_nodes(five: Network) -> None:
+    redlock = five.redlock(max_clock_skew=0.25, floor_ttl=7.0, key_prefix="redlock")
+    five.nodes[0].clock_ahead = five.nodes[1].clock_ahead = five.nodes[2].clock_ahead = 10.0
+    lease = redlock.acquire("k", ttl=TTL)
+    assert lease.token == five.wall_us() + 9_750_000, "no further behind than that"
+    redlock.release(lease)
+    five.pass_(TTL + 6.9)
+    assert five.floors()[:3] == [lease.token + 1] * 3
+    five.pass_(0.2)
+    assert five.floors()[:3] == [0] * 3
+
+
+class AheadClock:
+    """The network's time, but a wall clock that is ahead."""
+
+    def __init__(self, network: Network, seconds: float) -> None:
+        self._network = network
+        self._ahead_us = round(seconds * 1e6)
+
+    def now(self) -> float:
+        return self._network.now()
+
+    def sleep(self, seconds: float) -> None:
+        self._network.sleep(seconds)
+
+    def wall_us(self) -> int:
+        return self._network.wall_us() + self._ahead_us
+
+
+@pytest.mark.parametrize("is_released", [True, False])
+@pytest.mark.parametrize("skew", [1.0, 30.0])
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_tokens_rise_across_an_idle_gap_though_clients_are_off(
+    monkeypatch: pytest.MonkeyPatch, nodes: int, skew: float, is_released: bool
+) -> None:
+    network = Network(nodes, monkeypatch)
+    settings = {"max_clock_skew": skew, "floor_ttl": 0.1, "restart_guard": False}
+    ahead = network.redlock(AheadClock(network, skew), **settings)
+    behind = network.redlock(AheadClock(network, -skew), **settings)
+    for gap in range(1, 100):
+        lease = ahead.acquire(f"k{gap}", ttl=0.5)
+        if is_released:
+            ahead.release(lease)
+        network.pass_(gap)
+        assert behind.acquire(f"k{gap}", ttl=0.5).token > lease.token, gap

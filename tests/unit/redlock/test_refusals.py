@@ -1,0 +1,70 @@
+"""Errors from the replies of the nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.redlock.lease import new_owner
+from celery_redlock.redlock.protocol.replies import Busy, Extended, Failed, Granted, Healed
+from celery_redlock.redlock.refusals import held_by, refuse_misconfigured, unavailable
+from celery_redlock.redlock.transport.node import Node
+from tests.support.fakes.fake_clock import FakeClock
+
+
+@pytest.fixture
+def nodes() -> list[Node]:
+    return [
+        Node(f"redis://node-{name}", FakeClock(), 1.0, 0.0, lambda event: None) for name in "abc"
+    ]
+
+
+def test_no_quorum_names_the_reason_of_each_failed_node(nodes: list[Node]) -> None:
+    error = unavailable("lock", "k", [Failed("timed out"), Granted(7), Failed("refused")], nodes)
+    assert error.errors == {"node-a:6379": "timed out", "node-c:6379": "refused"}
+    assert (error.key, error.nodes, error.action) == ("k", 3, "lock")
+
+
+def test_a_node_that_was_not_waited_for_has_no_reason(nodes: list[Node]) -> None:
+    error = unavailable("extend", "k", [Failed("x"), None, None], nodes, "it had lost the key")
+    assert error.errors == {"node-a:6379": "x"}
+
+
+def test_only_nodes_that_extended_are_not_to_blame(nodes: list[Node]) -> None:
+    error = unavailable("extend", "k", [Extended(), Healed(), Healed()], nodes, "it had lost it")
+    assert error.errors == {"node-b:6379": "it had lost it", "node-c:6379": "it had lost it"}
+
+
+def test_a_held_lock_names_its_holder_without_the_nonce() -> None:
+    owner = new_owner("task-1")
+    error = held_by("k", Busy(owner, 1500, 3), contended=False)
+    assert error.holder is not None
+    assert error.holder.startswith("task-1@")
+    assert (error.key, error.remaining) == ("k", 1.5)
+    assert error.owner == owner
+    assert owner.split(":")[0] not in str(error)
+    assert not error.contended
+
+
+@pytest.mark.parametrize("leader", [None, Busy("", 0, 9)], ids=["no leader", "released"])
+def test_a_lock_that_nobody_holds_any_more_names_no_holder(leader: Busy | None) -> None:
+    error = held_by("k", leader, contended=True)
+    assert error.holder is None
+    assert error.remaining == 0.0
+    assert error.contended
+
+
+def test_an_expiry_that_has_passed_is_no_negative_time() -> None:
+    assert held_by("k", Busy(new_owner(), -2, 3), contended=False).remaining == 0.0
+
+
+def test_one_misconfigured_node_refuses_every_grant(nodes: list[Node]) -> None:
+    nodes[1].misconfigured = ConfigurationError("node node-b:6379 is a replica")
+    with pytest.raises(ConfigurationError, match="node-b:6379 is a replica") as caught:
+        refuse_misconfigured(nodes)
+    assert caught.value is not nodes[1].misconfigured, "each caller has its own traceback"
+
+
+def test_nodes_that_are_down_are_not_misconfigured(nodes: list[Node]) -> None:
+    nodes[0].failed("refused")
+    refuse_misconfigured(nodes)

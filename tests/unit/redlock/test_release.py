@@ -1,0 +1,214 @@
+"""Release of leases, done marks and drops, on simulated nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_redlock.redlock import Redlock
+from celery_redlock.redlock.errors import (
+    AlreadyDone,
+    ConfigurationError,
+    LockHeld,
+    QuorumUnavailable,
+)
+from celery_redlock.redlock.events import Event, Released
+from celery_redlock.redlock.lease import Lease
+from tests.support.fakes.simulated_network import Network
+
+OTHER = "other:task-1@host"
+
+
+def take_over(five: Network, lease: Lease, nodes: range) -> None:
+    """Let somebody else be granted the lock on these nodes."""
+    for node in nodes:
+        five.nodes[node].take(OTHER)
+        five.nodes[node].raise_floor(lease.token + 1)
+
+
+# ---- release
+
+
+def test_a_released_lock_is_free_on_every_node(
+    five: Network, redlock: Redlock, lease: Lease
+) -> None:
+    redlock.release(lease)
+    assert five.holders() == [None] * 5
+    assert five.floors() == [lease.token + 1] * 5
+    assert lease.is_released
+    assert not lease.lost
+    assert lease.remaining() == 0
+
+
+def test_a_release_goes_to_guarded_nodes_too(five: Network, redlock: Redlock, lease: Lease) -> None:
+    five.nodes[3].votes_from = five.time + 60
+    redlock.release(lease)
+    assert sorted(five.asked("RELEASE")) == [0, 1, 2, 3, 4]
+
+
+def test_a_release_does_not_wait_for_stragglers(
+    five: Network, redlock: Redlock, lease: Lease
+) -> None:
+    five.nodes[0].delay = five.nodes[1].delay = 1.0
+    began = five.time
+    redlock.release(lease)
+    assert five.time == began
+
+
+def test_a_release_that_a_minority_confirms_says_so(
+    five: Network, redlock: Redlock, lease: Lease, seen: list[Event]
+) -> None:
+    for node in five.nodes[:3]:
+        node.is_up = False
+    with pytest.raises(QuorumUnavailable) as caught:
+        redlock.release(lease)
+    assert caught.value.action == "release"
+    assert lease.is_released
+    assert [type(event) for event in seen] == [Released]
+
+
+def test_a_release_may_be_repeated(five: Network, redlock: Redlock, lease: Lease) -> None:
+    redlock.release(lease)
+    second = redlock.acquire("k")
+    redlock.release(lease)
+    assert five.holders() == [second.owner] * 5
+
+
+def test_a_lost_lease_is_released_without_harm(
+    five: Network, redlock: Redlock, lease: Lease
+) -> None:
+    take_over(five, lease, range(5))
+    redlock.release(lease)
+    assert five.holders() == [OTHER] * 5
+    assert five.floors() == [lease.token + 1] * 5
+
+
+def test_a_kept_lock_stands_for_the_time_given(
+    five: Network, redlock: Redlock, lease: Lease
+) -> None:
+    redlock.release(lease, keep=4.5)
+    assert five.holders() == [lease.owner] * 5
+    assert {node.left_ms() for node in five.nodes} == {4500}
+    with pytest.raises(LockHeld):
+        redlock.acquire("k")
+    five.pass_(4.5)
+    redlock.acquire("k")
+
+
+@pytest.mark.parametrize("keep", [-1, float("nan"), float("inf"), "1"])
+def test_a_keep_out_of_range_releases_nothing(
+    five: Network, redlock: Redlock, lease: Lease, keep: float
+) -> None:
+    with pytest.raises(ConfigurationError):
+        redlock.release(lease, keep=keep)
+    assert five.log == []
+    assert not lease.is_released
+
+
+def test_a_release_frees_what_the_lease_superseded(five: Network, redlock: Redlock) -> None:
+    reserved = redlock.reserve("k", ttl=600)
+    lease = redlock.acquire("k", supersedes=reserved.owner)
+    # The reservation's own grant gets there only now.
+    five.nodes[4].take(reserved.owner)
+    redlock.release(lease)
+    assert five.holders() == [None] * 5
+
+
+def test_a_release_tells_how_long_the_lock_was_held(
+    five: Network, redlock: Redlock, lease: Lease, seen: list[Event]
+) -> None:
+    five.pass_(3)
+    redlock.release(lease)
+    assert seen == [Released(lease, 3.0)]
+
+
+def test_a_release_takes_the_way_of_a_grant_under_way(five: Network) -> None:
+    redlock = five.redlock(node_timeout=1.0)
+    five.nodes[4].delay = 0.2
+    lease = redlock.acquire("k")
+    five.nodes[4].delay = 0.0
+    redlock.release(lease)
+    channels = {one.channel for one in five.log if one.node == 4}
+    assert len(channels) == 1
+    five.pass_(5)
+    assert five.holders() == [None] * 5
+
+
+def test_a_release_waits_for_a_busy_way_up_to_a_timeout(five: Network) -> None:
+    redlock = five.redlock(node_timeout=1.0)
+    five.nodes[4].delay = 100.0
+    lease = redlock.acquire("k")
+    assert lease.backing.is_granted_late
+    with redlock._pool.channel(lease.backing.channel):
+        began = five.time
+        redlock.release(lease)
+        assert five.time - began == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_release_does_not_wait_for_a_way_without_debt(five: Network) -> None:
+    redlock = five.redlock(node_timeout=1.0)
+    lease = redlock.acquire("k")
+    five.pass_(0)
+    with redlock._pool.channel(lease.backing.channel):
+        began = five.time
+        redlock.release(lease)
+        assert five.time == began
+
+
+# ---- done marks, drop
+
+
+def test_a_done_mark_stops_its_own_task_only(five: Network, redlock: Redlock) -> None:
+    lease = redlock.acquire("k")
+    redlock.release(lease, done="task-9", done_ttl=50.0)
+    with pytest.raises(AlreadyDone) as caught:
+        redlock.acquire("k", unless_done="task-9")
+    assert caught.value.remaining == pytest.approx(50)
+    assert redlock.acquire("k", unless_done="task-8").token > lease.token
+
+
+def test_a_done_mark_is_left_for_an_hour_by_default(five: Network, redlock: Redlock) -> None:
+    redlock.mark_done("k", "task-9")
+    five.pass_(3599.9)
+    with pytest.raises(AlreadyDone):
+        redlock.acquire("k", unless_done="task-9")
+    five.pass_(0.2)
+    redlock.acquire("k", unless_done="task-9")
+
+
+def test_a_mark_that_a_minority_took_says_so(five: Network, redlock: Redlock) -> None:
+    for node in five.nodes[:3]:
+        node.is_up = False
+    with pytest.raises(QuorumUnavailable) as caught:
+        redlock.mark_done("k", "task-9")
+    assert caught.value.action == "mark"
+
+
+def test_a_mark_frees_nobody_s_lock(five: Network, redlock: Redlock, lease: Lease) -> None:
+    redlock.mark_done("k", "task-9")
+    assert five.holders() == [lease.owner] * 5
+    assert five.floors() == [lease.token] * 5
+
+
+def test_a_reservation_is_dropped_by_its_owner(five: Network, redlock: Redlock) -> None:
+    reserved = redlock.reserve("k", ttl=600)
+    assert redlock.drop("k", reserved.owner)
+    assert five.holders() == [None] * 5
+    assert not redlock.drop("k", reserved.owner)
+
+
+def test_what_stands_on_one_node_only_is_dropped_too(five: Network, redlock: Redlock) -> None:
+    five.nodes[0].take(OTHER)
+    assert redlock.drop("k", OTHER)
+
+
+def test_nobody_else_s_lock_is_dropped(five: Network, redlock: Redlock, lease: Lease) -> None:
+    assert not redlock.drop("k", OTHER)
+    assert five.holders() == [lease.owner] * 5
+
+
+def test_a_drop_that_a_minority_confirms_says_so(five: Network, redlock: Redlock) -> None:
+    for node in five.nodes[:3]:
+        node.is_up = False
+    with pytest.raises(QuorumUnavailable) as caught:
+        redlock.drop("k", OTHER)
+    assert caught.value.action == "release"

@@ -1,0 +1,133 @@
+"""Releases that the keeper makes if their caller does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from celery_redlock.redlock.unsettled import ReleaseRequest, UnsettledReleases, due_after
+from tests.support.fakes.fake_clock import FakeClock
+
+REQUEST = ReleaseRequest("k", "owner", due=1005.0, ends_at=1060.0)
+
+
+class Stage:
+    """Unsettled releases, and the nodes that confirm them.
+
+    Attributes:
+        made: When each release was made, and of which owner.
+        is_confirmed: Whether the nodes confirm.
+    """
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.made: list[tuple[float, str]] = []
+        self.is_confirmed = True
+        self.releases = UnsettledReleases(self.clock, self.make)
+
+    def make(self, requests: Sequence[ReleaseRequest], patience: float) -> list[bool]:
+        self.made += [(self.clock.now(), one.owner) for one in requests]
+        return [self.is_confirmed] * len(requests)
+
+    def owners(self) -> list[str]:
+        return [owner for _, owner in self.made]
+
+    def work_until(self, end: float) -> None:
+        """Do what is due, each time that something is."""
+        for _ in range(1000):
+            self.releases.work(1.0)
+            next_at = self.releases.next_at()
+            if next_at > end:
+                self.clock.time = end
+                return
+            self.clock.time = max(self.clock.time, next_at)
+        pytest.fail("something is due again and again without any time passing")
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def test_a_release_is_made_when_it_is_due_and_once_more(stage: Stage) -> None:
+    stage.releases.add(REQUEST)
+    stage.work_until(1004.9)
+    assert stage.made == []
+    stage.work_until(1060.0)
+    assert stage.made == [(1005.0, "owner"), (1006.0, "owner")], "behind a grant it overtook"
+    assert len(stage.releases) == 0
+
+
+def test_a_settled_release_is_not_made(stage: Stage) -> None:
+    stage.releases.add(REQUEST)
+    assert stage.releases.settle("owner")
+    stage.work_until(1060.0)
+    assert stage.made == []
+
+
+def test_a_release_the_keeper_makes_can_not_be_settled(stage: Stage) -> None:
+    stage.releases.add(REQUEST)
+    stage.clock.move(5.1)
+    assert stage.releases.work(1.0)
+    assert stage.releases.is_taken("owner")
+    assert not stage.releases.settle("owner")
+
+
+def test_a_release_is_repeated_until_it_is_confirmed_twice(stage: Stage) -> None:
+    stage.is_confirmed = False
+    stage.releases.add(REQUEST._replace(due=0.0))
+    stage.work_until(1030.0)
+    assert 5 < len(stage.made) < 20, "ever less often"
+    stage.is_confirmed = True
+    unconfirmed = len(stage.made)
+    stage.work_until(1060.0)
+    assert len(stage.made) == unconfirmed + 2
+
+
+def test_a_release_is_not_repeated_once_its_lock_expired(stage: Stage) -> None:
+    stage.is_confirmed = False
+    stage.releases.add(REQUEST._replace(due=0.0))
+    stage.work_until(1300.0)
+    assert max(time for time, _ in stage.made) < 1066
+    assert len(stage.releases) == 0
+
+
+def test_the_release_of_an_interrupted_caller_is_due_at_once(stage: Stage) -> None:
+    stage.releases.add(REQUEST)
+    stage.releases.hurry("owner")
+    stage.releases.work(1.0)
+    assert stage.made == [(1000.0, "owner")]
+
+
+def test_an_owner_without_a_release_is_not_hurried(stage: Stage) -> None:
+    stage.releases.hurry("owner")
+    assert stage.releases.next_at() == float("inf")
+
+
+def test_releases_that_are_due_together_are_made_together(stage: Stage) -> None:
+    for number in range(3):
+        stage.releases.add(REQUEST._replace(owner=f"owner-{number}", due=1001.0 + number))
+    stage.clock.move(2.0)
+    stage.releases.work(1.0)
+    assert stage.made == [(1002.0, "owner-0"), (1002.0, "owner-1")]
+
+
+def test_a_forked_child_makes_no_release_of_its_parent(stage: Stage) -> None:
+    stage.releases.add(REQUEST._replace(due=0.0))
+    stage.releases.work(1.0)
+    stage.releases.add(REQUEST._replace(owner="another"))
+    stage.releases.forget_all()
+    stage.work_until(1060.0)
+    assert stage.owners() == ["owner"]
+
+
+@pytest.mark.parametrize("node_timeout", [0.05, 1.0, 60.0])
+def test_a_caller_within_its_rounds_is_not_taken_for_dead(node_timeout: float) -> None:
+    grant = confirm = release = node_timeout
+    assert due_after(node_timeout) > grant + confirm + release
+
+
+@pytest.mark.parametrize(("keep_until", "keep_ms"), [(0.0, 0), (1000.0, 0), (1004.5, 4500)])
+def test_a_key_is_kept_for_what_is_left_of_its_time(keep_until: float, keep_ms: int) -> None:
+    assert REQUEST._replace(keep_until=keep_until).keep_ms(1000.0) == keep_ms

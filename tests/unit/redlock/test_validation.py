@@ -1,0 +1,116 @@
+"""What is refused before anything is done with it."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+
+import pytest
+
+from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.redlock.validation import check_key, check_nodes, check_seconds
+
+
+@pytest.mark.parametrize("value", [0, 0.0, 1, 0.001, 1e9])
+def test_seconds_may_be(value: float) -> None:
+    check_seconds("ttl", value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [-1, -0.001, math.nan, math.inf, -math.inf, "5", b"5", None, True, False, [5], Decimal(5)],
+    ids=repr,
+)
+@pytest.mark.parametrize("above_zero", [False, True])
+def test_seconds_may_not_be(value: object, above_zero: bool) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_seconds("max_ttl", value, above_zero=above_zero)
+    sign = ">" if above_zero else ">="
+    assert str(caught.value) == f"max_ttl must be a number of seconds {sign} 0, got {value!r}"
+
+
+def test_seconds_may_be_without_end_only_where_that_is_meant() -> None:
+    check_seconds("wait", math.inf, endless=True)
+    check_seconds("wait", 0, endless=True)
+    for value in (-math.inf, math.nan, -1):
+        with pytest.raises(ConfigurationError, match="wait must be a number of seconds >= 0, got"):
+            check_seconds("wait", value, endless=True)
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -0.0])
+def test_zero_is_refused_where_nothing_would_be_left(value: float) -> None:
+    with pytest.raises(ConfigurationError, match="ttl must be a number of seconds > 0, got"):
+        check_seconds("ttl", value, above_zero=True)
+
+
+@pytest.mark.parametrize("key", ["k", " ", "{", "é😀", "k" * 10_000, "\n"])
+def test_any_text_may_name_a_lock(key: str) -> None:
+    check_key(key)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (None, "key must be a string, got NoneType"),
+        (5, "key must be a string, got int"),
+        (b"x", "key must be a string, got bytes"),
+        (["x"], "key must be a string, got list"),
+        ("", "key must not be empty; give one such as 'invoice:42'"),
+        ("a\ud800", "key 'a\\ud800' can't be encoded as UTF-8"),
+    ],
+)
+def test_what_can_not_name_a_lock_is_refused(key: object, message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_key(key)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("count", [1, 3, 5, 7])
+def test_an_odd_number_of_nodes_is_taken_in_order(count: int) -> None:
+    urls = [f"redis://node-{number}" for number in range(count)]
+    assert check_nodes(tuple(urls)) == urls
+
+
+@pytest.mark.parametrize("count", [0, 2, 4])
+def test_an_even_number_of_nodes_is_refused(count: int) -> None:
+    with pytest.raises(ConfigurationError, match=rf"must be odd \(1, 3, 5 …\), got {count};"):
+        check_nodes([f"redis://node-{number}" for number in range(count)])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ("redis://one", "nodes must be a list of URLs, got str"),
+        (b"redis://one", "nodes must be a list of URLs, got bytes"),
+        (None, "nodes must be a list of URLs, got NoneType"),
+        (3, "nodes must be a list of URLs, got int"),
+        ({"redis://one": 1}, "nodes must be a list of URLs, got dict"),
+        ([None], "each of nodes must be a URL such as redis://host:6379"),
+        ([b"redis://one"], "each of nodes must be a URL such as redis://host:6379"),
+    ],
+)
+def test_what_is_no_list_of_urls_is_refused(nodes: object, message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_nodes(nodes)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("redis://a:1/0", "a:1"),
+        ("redis://user:sesame@a:1/0", "a:1"),
+        ("redis://:ses@me@a:1", "a:1"),
+        ("redis://a:1?password=sesame", "a:1"),
+        ("redis://a:1?password=sesame@b", "a:1"),
+        ("unix://user:sesame@/run/redis.sock", "unix:/run/redis.sock"),
+        ("unix:///run/redis.sock?db=1&password=sesame", "/run/redis.sock"),
+    ],
+)
+def test_a_node_named_twice_is_named_without_its_password(url: str, name: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_nodes([url, "redis://b:1", url])
+    assert name in str(caught.value)
+    assert "named twice" in str(caught.value)
+    assert "sesame" not in str(caught.value)
+    assert "ses@me" not in str(caught.value)

@@ -1,0 +1,99 @@
+"""Threads that are started run, whatever is raised in the thread that starts them."""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_redlock.redlock.threads import dispatch
+
+Start = Callable[[Callable[..., object], tuple[Any, ...]], object]
+PATIENCE_S = 60.0
+WAYS = pytest.mark.parametrize("start", [dispatch.start_thread, dispatch.start_beside])
+start_new_thread = _thread.start_new_thread
+
+
+class StruckError(Exception):
+    """Raised from outside."""
+
+
+def start_killed(function: Callable[..., object], args: tuple[Any, ...]) -> None:
+    """Start a thread that dies before its first line, and lets go of what it was given."""
+    start_new_thread(lambda *_: None, args)
+
+
+def first(odd: Start) -> Start:
+    """Return a function that starts the first thread oddly, the others well."""
+    ways = [odd]
+
+    def start(function: Callable[..., object], args: tuple[Any, ...]) -> object:
+        return (ways.pop() if ways else start_new_thread)(function, args)
+
+    return start
+
+
+@WAYS
+def test_a_thread_that_dies_as_it_starts_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, start: Callable[..., None]
+) -> None:
+    monkeypatch.setattr(_thread, "start_new_thread", first(start_killed))
+    has_run = threading.Event()
+    start(has_run.set, "a thread")
+    assert has_run.wait(PATIENCE_S)
+
+
+@WAYS
+def test_threads_that_all_die_as_they_start_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, start: Callable[..., None]
+) -> None:
+    monkeypatch.setattr(_thread, "start_new_thread", start_killed)
+    with pytest.raises(RuntimeError, match="end before they begin"):
+        start(pytest.fail, "a thread")
+
+
+@WAYS
+def test_a_thread_that_is_slow_to_begin_runs_once(
+    monkeypatch: pytest.MonkeyPatch, start: Callable[..., None]
+) -> None:
+    slow: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+    monkeypatch.setattr(_thread, "start_new_thread", lambda *args: slow.append(args))
+    monkeypatch.setattr(dispatch, "_BEGINS_WITHIN_S", 0.0)
+    runs: list[str] = []
+    start(lambda: runs.append(threading.current_thread().name), "a thread")
+    assert runs == [], "it is not waited for without end"
+    assert len(slow) > 1, "another one was started in its place"
+    before = threading.current_thread().name
+    try:
+        for function, args in slow:
+            function(*args)
+    finally:
+        threading.current_thread().name = before
+    assert runs == ["a thread"]
+
+
+@WAYS
+def test_a_strike_at_the_starter_prevents_no_thread(
+    monkeypatch: pytest.MonkeyPatch, start: Callable[..., None]
+) -> None:
+    def start_and_strike(function: Callable[..., object], args: tuple[Any, ...]) -> None:
+        start_new_thread(function, args)
+        # Up to Python 3.11 it is the new thread that is hit.
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(threading.get_ident()), ctypes.py_object(StruckError)
+        )
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    for _ in range(100):
+        has_run = threading.Event()
+        monkeypatch.setattr(_thread, "start_new_thread", first(start_and_strike))
+        try:
+            start(has_run.set, "a thread")
+        except StruckError:
+            continue
+        assert has_run.wait(PATIENCE_S)

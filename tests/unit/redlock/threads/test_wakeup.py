@@ -1,0 +1,66 @@
+"""The wakeup that wakes a thread."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from celery_redlock.redlock.threads.wakeup import Wakeup
+
+
+@pytest.fixture
+def wakeup() -> Iterator[Wakeup]:
+    wakeup = Wakeup()
+    yield wakeup
+    wakeup.close()
+
+
+def test_a_wait_ends_by_itself(wakeup: Wakeup) -> None:
+    assert not wakeup.wait(0.001)
+    assert not wakeup.wait(-1)
+
+
+def test_a_ring_ends_the_next_wait_and_only_that(wakeup: Wakeup) -> None:
+    wakeup.wake()
+    wakeup.wake()
+    woken = wakeup.wait(60)
+    assert [woken, wakeup.wait(0.001)] == [True, False]
+
+
+def test_a_ring_from_another_thread_ends_the_wait(wakeup: Wakeup) -> None:
+    thread = threading.Thread(target=wakeup.wake)
+    thread.start()
+    assert wakeup.wait(60)
+    thread.join()
+
+
+def test_a_bell_that_is_never_heard_can_be_rung_for_ever(wakeup: Wakeup) -> None:
+    for _ in range(100_000):
+        wakeup.wake()
+    assert wakeup.wait(60)
+
+
+def test_a_wakeup_works_beside_thousands_of_connections() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("this process may not have that many descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    crowd = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while crowd[-1] < 1024:
+            crowd.append(os.dup(crowd[0]))
+        wakeup = Wakeup()
+        try:
+            wakeup.wake()
+            woken = wakeup.wait(60)
+            assert [woken, wakeup.wait(0.001)] == [True, False]
+        finally:
+            wakeup.close()
+    finally:
+        for descriptor in crowd:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

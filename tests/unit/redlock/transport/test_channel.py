@@ -1,0 +1,824 @@
+"""A channel over socket pairs, whose other ends say exactly what a test wants."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, cast
+
+import hiredis
+import pytest
+
+from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.redlock.events import Event, NodeRefuses
+from celery_redlock.redlock.protocol.replies import Failed
+from celery_redlock.redlock.threads import dispatch
+from celery_redlock.redlock.transport import connection
+from celery_redlock.redlock.transport.channel import Channel
+from celery_redlock.redlock.transport.connection import NodeConnection, close_lingering
+from celery_redlock.redlock.transport.in_flight import Replies
+from celery_redlock.redlock.transport.node import Node
+from celery_redlock.redlock.transport.pool import Pool
+from tests.support.eventually import eventually
+from tests.support.fakes.fake_clock import LeapingClock
+from tests.support.faults.strikes import Struck, strikes
+
+NOSCRIPT = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
+LOADED = b"$1\r\nx\r\n" * 4
+COMMAND = ("EVALSHA", "sha", 0)
+
+
+class Connection:
+    """What is left of redis-py's once it is connected."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._sock = end
+
+    def disconnect(self) -> None:
+        self._sock.close()
+
+    __del__ = disconnect  # as redis-py's
+
+
+class Peer(Node):
+    """A node that is played by the test.
+
+    Attributes:
+        end: The server's end of the latest connection.
+        connects: What a connection attempt does.
+    """
+
+    def __init__(self, name: str, clock: LeapingClock, seen: Callable[[Event], None]) -> None:
+        super().__init__(f"redis://{name}:1", clock, 60.0, 0.0, seen)
+        self.connects: Callable[[], NodeConnection] = self.connection
+        self.attempts = 0
+        self.ends: list[socket.socket] = []
+
+    def connect(self) -> NodeConnection:
+        self.attempts += 1
+        return self.connects()
+
+    def connection(self) -> NodeConnection:
+        ours, theirs = socket.socketpair()
+        self.ends.append(theirs)
+        return NodeConnection(Connection(ours), votes_from=0.0, on_end=self._ended)
+
+    @property
+    def end(self) -> socket.socket:
+        return self.ends[-1]
+
+    def says(self, *replies: bytes) -> None:
+        """Answer, be it in advance: replies are told apart by their order alone."""
+        self.end.sendall(b"".join(replies))
+
+    def heard(self) -> list[list[bytes]]:
+        """The commands that have come in since the last time."""
+        reader = hiredis.Reader()
+        self.end.setblocking(False)
+        try:
+            while data := self.end.recv(1 << 20):
+                reader.feed(data)
+        except BlockingIOError:
+            pass
+        self.end.setblocking(True)
+        commands = iter(lambda: cast(Any, reader.gets()), False)
+        return list(commands)
+
+
+class Stage:
+    """A channel to three peers."""
+
+    def __init__(self, count: int = 3) -> None:
+        self.clock = LeapingClock()
+        self.seen: list[Event] = []
+        self.peers = [Peer(f"node-{n}", self.clock, self.seen.append) for n in range(count)]
+        self.pool = Pool(self.new_channel)
+        self.channel = self.new_channel()
+        self.channel.prepare()
+
+    def new_channel(self) -> Channel:
+        return Channel(self.peers, self.clock, node_timeout=30.0, connect_timeout=60.0)
+
+    def ask(self, needed: int = 3, among: Sequence[int] = (0, 1, 2)) -> Replies[object]:
+        """Return all replies as soon as so many have come in."""
+
+        def is_decided(replies: Replies[object]) -> bool:
+            return sum(reply is not None for reply in replies) >= needed
+
+        return self.channel.ask(COMMAND, lambda raw: raw, is_decided, among)
+
+    def ask_batch(self, count: int) -> Replies[list[object]]:
+        def is_decided(replies: Replies[list[object]]) -> bool:
+            return None not in replies
+
+        commands = [("EVALSHA", "sha", 0, number) for number in range(count)]
+        return self.channel.ask_batch(commands, lambda raws: raws, is_decided, (0, 1, 2))
+
+    def close(self) -> None:
+        # What is made in the background after this would be closed by nobody.
+        channels = [self.channel, *self.pool._idle]
+        eventually(
+            lambda: all(
+                one._connections._arrivals.qsize() == len(one._connections._connecting)
+                for one in channels
+            )
+        )
+        self.channel.close()
+        self.pool.close()
+        for peer in self.peers:
+            for end in peer.ends:
+                end.close()
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    stage = Stage()
+    yield stage
+    stage.close()
+
+
+def connection_to(stage: Stage, index: int) -> NodeConnection:
+    connection = stage.channel._connections.by_node[index]
+    assert connection
+    return connection
+
+
+def say_to_all(stage: Stage, *replies: bytes) -> None:
+    for peer in stage.peers:
+        peer.says(*replies)
+
+
+# ---- rounds
+
+
+def test_all_nodes_get_one_request_and_replies_keep_their_node(stage: Stage) -> None:
+    for number, peer in enumerate(stage.peers):
+        peer.says(b":%d\r\n" % number)
+    assert stage.ask() == [0, 1, 2]
+    assert [peer.heard() for peer in stage.peers] == [[[b"EVALSHA", b"sha", b"0"]]] * 3
+
+
+def test_nobody_is_waited_for_once_it_is_decided(stage: Stage) -> None:
+    stage.peers[0].says(b":0\r\n")
+    stage.peers[2].says(b":2\r\n")
+    assert stage.ask(needed=2) == [0, None, 2]
+
+
+def test_only_those_are_asked_who_are_to_be(stage: Stage) -> None:
+    stage.peers[1].says(b":1\r\n")
+    assert stage.ask(needed=3, among=[1]) == [
+        Failed("skipped: it owes replies"), 1, Failed("skipped: it owes replies"),
+    ]  # fmt: skip
+    assert [len(peer.heard()) for peer in stage.peers] == [0, 1, 0]
+
+
+def test_an_owed_reply_is_never_taken_for_the_next_one(stage: Stage) -> None:
+    for number in range(10):
+        stage.peers[0].says(b":%d\r\n" % number)
+        stage.peers[1].says(b":%d\r\n" % number)
+        assert stage.ask(needed=2) == [number, number, None]
+    stage.peers[2].says(b"".join(b":%d\r\n" % number for number in range(10)))
+    say_to_all(stage, b":10\r\n")
+    assert stage.ask() == [10, 10, 10]
+    assert connection_to(stage, 2).sent == connection_to(stage, 2).received == 11
+
+
+def test_who_is_late_has_failed_and_its_reply_is_read_off_later(stage: Stage) -> None:
+    stage.channel._node_timeout = 0.01
+    stage.peers[0].says(b":0\r\n")
+    stage.peers[1].says(b":1\r\n")
+    assert stage.ask() == [0, 1, Failed("timed out after 10 ms")]
+    stage.channel._node_timeout = 30.0
+    stage.peers[2].says(b":99\r\n")
+    say_to_all(stage, b":5\r\n")
+    assert stage.ask() == [5, 5, 5]
+
+
+def test_replies_that_arrived_in_time_count_for_a_late_thread(stage: Stage) -> None:
+    class Nap(LeapingClock):
+        def now(self) -> float:
+            self.leap(1000)
+            return super().now()
+
+    stage.channel._clock = Nap()
+    say_to_all(stage, b":1\r\n")
+    assert stage.ask() == [1, 1, 1]
+
+
+def test_replies_may_come_in_pieces(stage: Stage) -> None:
+    say_to_all(stage, b":1\r\n*2\r\n$3\r\nab")
+    assert stage.ask() == [1, 1, 1]
+    say_to_all(stage, b"c\r\n:")
+    say_to_all(stage, b"12\r\n")
+    assert stage.ask() == [[b"abc", 12]] * 3
+
+
+def test_a_batch_is_one_write_and_the_list_of_its_replies(stage: Stage) -> None:
+    for number, peer in enumerate(stage.peers):
+        peer.says(b":%d\r\n:7\r\n-ERR no\r\n" % number)
+    replies = stage.ask_batch(3)
+    for number, reply in enumerate(replies):
+        assert isinstance(reply, list)
+        assert reply[:2] == [number, 7]
+        assert isinstance(reply[2], hiredis.ReplyError)
+    assert [len(peer.heard()) for peer in stage.peers] == [3, 3, 3]
+
+
+def test_what_the_socket_does_not_take_is_sent_when_it_does(stage: Stage) -> None:
+    # Asked for more than a socket pair holds; the peers read only while they are waited for.
+    for peer in stage.peers:
+        peer.end.settimeout(60)
+    connection = connection_to(stage, 0)
+    payload = b"*1\r\n$4\r\nPING\r\n" * 100_000
+    connection.send(payload, 100_000, 0.0)
+    assert connection.is_blocked
+    taken = 0
+    while taken < len(payload):
+        taken += len(stage.peers[0].end.recv(1 << 20))
+        if connection.is_blocked:
+            connection.flush()
+    assert taken == len(payload)
+    assert connection_to(stage, 0)._outbox == b""
+
+
+def test_a_round_with_a_time_of_its_own_ends_with_it(stage: Stage) -> None:
+    stage.peers[0].says(b":0\r\n")
+    replies = stage.channel.ask_batch(
+        [COMMAND], lambda raws: raws[0], lambda _: False, (0, 1, 2), timeout=0.0
+    )
+    assert replies == [0, Failed("timed out after 0 ms"), Failed("timed out after 0 ms")]
+
+
+# ---- scripts that were forgotten
+
+
+def test_a_missing_script_is_loaded_and_the_request_repeated(stage: Stage) -> None:
+    say_to_all(stage, NOSCRIPT, LOADED, b":1\r\n")
+    assert stage.ask() == [1, 1, 1]
+    for peer in stage.peers:
+        names = [command[0] for command in peer.heard()]
+        assert names == [b"EVALSHA"] + [b"SCRIPT"] * 4 + [b"EVALSHA"]
+
+
+def test_a_server_that_keeps_forgetting_has_failed(stage: Stage) -> None:
+    say_to_all(stage, NOSCRIPT, LOADED, NOSCRIPT)
+    assert stage.ask() == [Failed("it keeps forgetting its scripts")] * 3
+
+
+@pytest.mark.parametrize("known", [0, 1, 2, 3])
+def test_a_batch_that_lacked_its_script_is_repeated_whole(stage: Stage, known: int) -> None:
+    say_to_all(
+        stage, b":1\r\n" * known, NOSCRIPT * (4 - known), LOADED, b":5\r\n:6\r\n:7\r\n:8\r\n"
+    )
+    if known < 4:
+        assert stage.ask_batch(4) == [[5, 6, 7, 8]] * 3
+    for peer in stage.peers:
+        names = [command[0] for command in peer.heard()]
+        assert names == [b"EVALSHA"] * 4 + [b"SCRIPT"] * 4 + [b"EVALSHA"] * 4
+
+
+def test_a_repeated_batch_arrives_though_the_socket_is_full(stage: Stage) -> None:
+    # Node 0 has read nothing yet when it says that it has forgotten the script.
+    for number in (1, 2):
+        stage.peers[number].says(b":1\r\n" * 3000)
+    connection = connection_to(stage, 0)
+    connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    read = bytearray()
+    end = stage.peers[0].end
+    end.setblocking(False)
+    wait = stage.channel._connections.poller.wait
+
+    def wait_and_serve(seconds: float) -> Sequence[int]:
+        with contextlib.suppress(BlockingIOError):
+            read.extend(end.recv(2048))
+        if not served and read.count(b"EVALSHA") == 3000:
+            served.append(1)
+            end.sendall(NOSCRIPT * 3000)
+        elif len(served) == 1 and read.count(b"EVALSHA") == 6000:
+            served.append(2)
+            end.sendall(LOADED + b":5\r\n" * 3000)
+        return wait(min(seconds, 0.001))
+
+    served: list[int] = []
+    stage.channel._connections.poller.wait = wait_and_serve  # type: ignore[method-assign]
+    assert stage.ask_batch(3000)[0] == [5] * 3000
+
+
+def test_a_missing_script_of_an_owed_reply_is_only_loaded(stage: Stage) -> None:
+    """The request is not repeated."""
+    for number in (0, 1):
+        stage.peers[number].says(b":1\r\n")
+    assert stage.ask(needed=2) == [1, 1, None]
+    stage.peers[2].says(NOSCRIPT)
+    say_to_all(stage, b":2\r\n")
+    stage.peers[2].says(LOADED)
+    assert stage.ask() == [2, 2, 2]
+    names = [command[0] for command in stage.peers[2].heard()]
+    assert names == [b"EVALSHA", b"EVALSHA"] + [b"SCRIPT"] * 4
+
+
+def test_a_write_that_a_later_round_ended_is_not_waited_for(stage: Stage) -> None:
+    def ask(count: int) -> None:
+        commands = [("EVALSHA", "sha", 0, number) for number in range(count)]
+        stage.channel.ask_batch(commands, lambda raws: raws, lambda _: True, (0,))
+
+    connection = connection_to(stage, 0)
+    connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    ask(3000)
+    assert connection_to(stage, 0).is_blocked
+    while connection_to(stage, 0).is_blocked:
+        stage.peers[0].end.recv(1 << 20)
+        ask(1)
+    while select.select([stage.peers[0].end], [], [], 0.0)[0]:
+        stage.peers[0].end.recv(1 << 20)
+    # Else whoever reads until there is nothing more would read for ever.
+    assert list(stage.channel._connections.poller.wait(0.0)) == []
+
+
+def test_who_has_not_taken_all_that_was_written_does_not_vote(stage: Stage) -> None:
+    connection_to(stage, 0)._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    commands = [("EVALSHA", "sha", 0, number) for number in range(3000)]
+    stage.channel.ask_batch(commands, lambda raws: raws, lambda _: True, (0,))
+    assert stage.channel.voters() == [1, 2]
+
+
+# ---- connections that end
+
+
+def test_who_became_a_replica_is_left_and_blamed(stage: Stage) -> None:
+    error = "READONLY You can't write against a read only replica."
+    stage.peers[0].says(f"-{error}\r\n".encode())
+    for number in (1, 2):
+        stage.peers[number].says(b":1\r\n")
+    replies = stage.ask()
+    assert str(replies[0]) == error
+    assert replies[1:] == [1, 1]
+    assert stage.channel.everyone() == [1, 2]
+    assert stage.peers[0].error == "it became a replica"
+
+
+OOM = "OOM command not allowed when used memory > 'maxmemory'."
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OOM,
+        f"ERR Error running script (call to f_1): @user_script:18: -{OOM}",  # Redis 6.2
+        "NOREPLICAS Not enough good replicas to write.",
+        "NOPERM No permissions to access a key",
+    ],
+)
+def test_who_refuses_to_write_is_told_of_once(stage: Stage, error: str) -> None:
+    for _ in range(3):
+        stage.peers[0].says(f"-{error}\r\n".encode())
+        for number in (1, 2):
+            stage.peers[number].says(b":1\r\n")
+        stage.ask()
+    assert stage.seen == [NodeRefuses(stage.peers[0].name, error)]
+    assert stage.channel.everyone() == [0, 1, 2]
+
+
+def test_who_hangs_up_has_failed_and_the_others_count(stage: Stage) -> None:
+    stage.peers[0].end.close()
+    for number in (1, 2):
+        stage.peers[number].says(b":1\r\n")
+    replies = stage.ask()
+    assert isinstance(replies[0], Failed)
+    assert replies[1:] == [1, 1]
+    assert stage.channel.everyone() == [1, 2]
+
+
+def test_a_write_that_fails_ends_the_connection_for_good(stage: Stage) -> None:
+    connection = connection_to(stage, 0)
+    stage.peers[0].end.close()
+    stage.peers[1].says(b":1\r\n")
+    stage.peers[2].says(b":1\r\n")
+    stage.ask()
+    assert connection.closed
+    assert stage.channel._connections.by_node[0] is None
+    assert connection.fd not in stage.channel._connections.index_of
+
+
+def test_a_silent_node_is_given_up_however_busy_the_channel_is(stage: Stage) -> None:
+    for _ in range(120):
+        stage.channel.prepare()
+        for peer in stage.peers[:2]:
+            peer.says(b":1\r\n")
+        stage.ask(needed=2, among=stage.channel.everyone())
+        stage.clock.leap(0.05)
+    assert "it has not answered for 5 s" in {getattr(event, "error", None) for event in stage.seen}
+
+
+def test_an_end_of_connection_is_seen_after_owed_replies(stage: Stage) -> None:
+    for number in (0, 1):
+        stage.peers[number].says(b":1\r\n")
+    stage.ask(needed=2)
+    stage.peers[2].says(b":1\r\n")
+    stage.peers[2].end.close()
+    old = connection_to(stage, 2)
+    stage.clock.leap(1)
+    stage.channel.prepare()
+    assert old.closed
+    assert stage.channel._connections.by_node[2] is not old
+
+
+def test_a_connection_that_broke_while_idle_is_not_used(stage: Stage) -> None:
+    def look_after() -> None:
+        stage.clock.leap(1)
+        stage.channel.prepare()
+
+    stage.peers[0].end.close()
+    look_after()
+    look_after()
+    eventually(stage.channel._connections._arrivals.qsize, "it is made anew in the background")
+    stage.peers[0].end.close()
+    look_after()
+    assert stage.channel.everyone() == [1, 2]
+    look_after()
+    eventually(stage.channel._connections._arrivals.qsize)
+    look_after()
+    say_to_all(stage, b":1\r\n")
+    assert stage.ask() == [1, 1, 1]
+    assert stage.peers[0].attempts == 3
+
+
+def test_a_connection_to_the_server_before_is_used_no_more(stage: Stage) -> None:
+    stage.peers[0].run_id = "of the server that took over, met by another channel"
+    stage.clock.leap(1)
+    stage.channel.prepare()
+    assert stage.channel.everyone() == [1, 2]
+
+
+@pytest.mark.parametrize("junk", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\1\2\3", b"*x\r\n"])
+def test_who_talks_nonsense_is_hung_up_on_and_the_others_count(stage: Stage, junk: bytes) -> None:
+    stage.peers[0].says(junk)
+    for number in (1, 2):
+        stage.peers[number].says(b":1\r\n")
+    replies = stage.ask()
+    assert isinstance(replies[0], Failed)
+    assert "no Redis reply" in replies[0].error
+    assert replies[1:] == [1, 1]
+    assert stage.channel.everyone() == [1, 2]
+
+
+def test_what_is_pushed_is_no_reply(stage: Stage) -> None:
+    push = b">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$1\r\nb\r\n"
+    say_to_all(stage, push, b":1\r\n", push)
+    assert stage.ask() == [1, 1, 1]
+    say_to_all(stage, push, push, b":2\r\n")
+    assert stage.ask() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("surplus", [1, 1000])
+def test_who_says_more_than_was_asked_is_hung_up_on(stage: Stage, surplus: int) -> None:
+    stage.peers[0].says(b":1\r\n" * (1 + surplus))
+    for number in (1, 2):
+        stage.peers[number].says(b":1\r\n")
+    assert stage.ask() == [Failed("it sent more replies than it was asked for"), 1, 1]
+    assert stage.channel.everyone() == [1, 2]
+    assert stage.peers[0].error == "it sent more replies than it was asked for"
+
+
+def test_who_says_something_unasked_is_hung_up_on(stage: Stage) -> None:
+    stage.peers[0].says(b":1\r\n")
+    stage.clock.leap(1)
+    stage.channel.prepare()
+    assert stage.channel.everyone() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "header", [b"*1000000\r\n", b"~999999999\r\n", b"%2147483647\r\n", b"*1\r\n*1000000000\r\n"]
+)
+def test_a_reply_of_a_million_parts_is_not_begun(stage: Stage, header: bytes) -> None:
+    for number in (1, 2):
+        stage.peers[number].says(b":1\r\n")
+    connection = connection_to(stage, 0)
+    for part in (b":1\r\n", *(header[at : at + 1] for at in range(len(header)))):
+        connection.sent += 1
+        stage.peers[0].says(part)
+        connection.receive(0.0)
+    assert connection.closed == "no Redis reply: it announces too many parts"
+
+
+def test_a_holder_s_name_that_looks_like_a_header_is_no_header(stage: Stage) -> None:
+    say_to_all(stage, b"$15\r\nid*1000000@host\r\n")
+    assert stage.ask() == [b"id*1000000@host"] * 3
+
+
+class Streaming:
+    """A socket that never runs dry."""
+
+    def __init__(self, stream: Iterator[bytes], fd: int) -> None:
+        self.stream = stream
+        self.fd = fd
+        self.read = 0
+
+    def recv(self, size: int) -> bytes:
+        data = next(self.stream)
+        assert len(data) == size
+        self.read += size
+        assert self.read < 1 << 22, "it is read without end"
+        return data
+
+    def settimeout(self, seconds: float) -> None:
+        pass
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def close(self) -> None:
+        pass
+
+
+SIZE = 1 << 16
+STREAMS = {
+    "replies": itertools.repeat((b":1234\r\n" * SIZE)[:SIZE]),
+    "pushes": itertools.repeat((b">1\r\n:1\r\n" * SIZE)[:SIZE]),
+    "one bulk": itertools.chain([b"$1000000000\r\n".ljust(SIZE)], itertools.repeat(b" " * SIZE)),
+    "one line": itertools.chain([b"+".ljust(SIZE)], itertools.repeat(b" " * SIZE)),
+}
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_what_streams_is_read_for_a_bounded_time(name: str) -> None:
+    source = Streaming(STREAMS[name], 0)
+    connection = NodeConnection(
+        Connection(cast(socket.socket, source)), 0.0, on_end=lambda *_, **__: None
+    )
+    connection.receive(0.0)
+    read = source.read
+    for _ in range(1000):
+        if not connection.closed and not connection.refuse_surplus():
+            source.read = 0
+            connection.receive(0.0)
+    assert read < 1 << 22
+    assert connection.closed
+
+
+def test_a_look_at_what_comes_by_itself_ends(stage: Stage) -> None:
+    looks = []
+
+    def read(seconds: float) -> bool:
+        looks.append(seconds)
+        assert len(looks) < 100
+        return True
+
+    stage.channel._read = read  # type: ignore[assignment, method-assign]
+    stage.clock.leap(1)
+    stage.channel.prepare()
+    assert set(looks) == {0.0}
+
+
+# ---- what is owed
+
+
+def test_who_is_asked_after_a_rest_owes_from_then_on(stage: Stage) -> None:
+    stage.channel._node_timeout = 1.0
+    stage.clock.leap(100)
+    connection_to(stage, 2).send(b"", 1, stage.clock.now())
+    stage.clock.leap(0.9)
+    assert stage.channel.voters() == [0, 1, 2]
+    stage.clock.leap(0.2)
+    assert stage.channel.voters() == [0, 1]
+
+
+def test_every_reply_renews_the_time_for_the_next_one(stage: Stage) -> None:
+    stage.channel._node_timeout = 1.0
+    connection = connection_to(stage, 2)
+    for _ in range(3):
+        connection.send(b"", 1, stage.clock.now())
+    stage.clock.leap(0.9)
+    stage.peers[2].says(b":1\r\n")
+    connection.receive(stage.clock.now())
+    stage.clock.leap(0.9)
+    assert stage.channel.voters() == [0, 1, 2], "it answers, one after the other"
+    stage.clock.leap(0.2)
+    assert stage.channel.voters() == [0, 1]
+
+
+def test_a_descriptor_that_is_used_again_at_once_is_not_mistaken(stage: Stage) -> None:
+    connection = connection_to(stage, 0)
+    stage.peers[0].end.close()
+    for number in (1, 2):
+        stage.peers[number].says(b":1\r\n")
+    stage.ask()
+    # Somebody else's now, or of the next connection.
+    taken = [os.dup(0)]
+    while taken[-1] < connection.fd:
+        taken.append(os.dup(0))
+    for number in (1, 2):
+        stage.peers[number].says(b":2\r\n")
+    assert stage.ask(needed=3)[1:] == [2, 2]
+    assert connection.fd not in stage.channel._connections.index_of
+    for descriptor in taken:
+        os.close(descriptor)
+
+
+# ---- making connections
+
+
+def test_a_caller_waits_for_connections_within_its_time_only(stage: Stage) -> None:
+    never = threading.Event()
+    channel = Channel(stage.peers, stage.clock, node_timeout=30.0, connect_timeout=1e6)
+    for peer in stage.peers:
+        peer.connects = lambda: cast(Any, never.wait())
+    channel.prepare(patience=0.0)
+    assert channel.everyone() == []
+    never.set()
+
+
+def test_without_a_thread_to_connect_the_other_connections_do(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(run: Callable[[], None], name: str) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(dispatch, "start_beside", fail)
+    stage.peers[0].end.close()
+    for _ in range(2):
+        stage.clock.leap(60.0)
+        stage.channel.prepare()
+    for number in (1, 2):
+        stage.peers[number].says(b":%d\r\n" % number)
+    assert stage.ask() == [
+        Failed("no thread can be started to connect: can't start new thread"), 1, 2,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("is_new", "breaks"), [(False, False), (False, True), (True, False)])
+def test_only_the_interrupt_comes_out_wherever_it_strikes(is_new: bool, breaks: bool) -> None:
+    stages: list[Stage] = []
+
+    def ask(_: int) -> None:
+        with stages[-1].pool.channel() as channel:
+            say_to_all(stages[-1], b":1\r\n")
+            if breaks:
+                stages[-1].peers[0].end.close()
+            channel.ask(COMMAND, lambda raw: raw, lambda replies: None not in replies, (0, 1, 2))
+
+    def stage_anew() -> None:
+        stages.append(stage := Stage())
+        if not is_new:
+            stage.pool.put(stage.channel)
+        stage.clock.leap(60.0)  # it is to be looked at
+
+    stage_anew()
+    count = 0
+    for _, raised, where in strikes(ask):
+        assert type(raised) is Struck, f"{raised!r} after a strike at {where}"
+        stage_anew()
+        count += 1
+    assert count > 100
+    for stage in stages:
+        stage.channel = stage.new_channel()  # for nobody waits for what is struck
+        stage.close()
+
+
+# ---- the pool
+
+
+def test_a_channel_is_lent_to_one_at_a_time_and_used_again(stage: Stage) -> None:
+    with stage.pool.channel() as first, stage.pool.channel() as second:
+        assert first is not second
+    with stage.pool.channel() as third:
+        assert third is first, "the one that was returned last"
+    with stage.pool.channel(second) as fourth:
+        assert fourth is second, "the one that was asked for"
+    with stage.pool.channel(second) as fifth, stage.pool.channel(second) as sixth:
+        assert fifth is second
+        assert sixth is first, "or another one if that is in use"
+
+
+def test_a_channel_that_was_not_used_for_long_is_closed(stage: Stage) -> None:
+    with stage.pool.channel() as first, stage.pool.channel() as second:
+        pass
+    stage.clock.leap(20)
+    for _ in range(3):
+        with stage.pool.channel(first):
+            stage.clock.leap(20)
+            first.prepare()
+    stage.pool.close_unused(60.0)
+    assert stage.pool._idle == [first]
+    assert second.everyone() == []
+
+
+def test_a_channel_that_stays_unconnected_has_failed_on_every_node(stage: Stage) -> None:
+    channel = stage.new_channel()
+    channel.stay_unconnected("all connections are in use")
+    for make_connections in (channel.prepare, channel.introduce):
+        make_connections()
+    attempts = [peer.attempts for peer in stage.peers]
+    assert attempts == [1, 1, 1], "those of the other channel"
+    replies = channel.ask(COMMAND, lambda raw: raw, lambda replies: None not in replies, (0, 1, 2))
+    assert replies == [Failed("all connections are in use")] * 3
+    channel.close()
+
+
+def test_a_misconfigured_node_costs_the_others_no_connection(stage: Stage) -> None:
+    with pytest.raises(ConfigurationError), stage.pool.channel() as channel:
+        raise ConfigurationError("a node is a replica")
+    with stage.pool.channel() as again:
+        assert again is channel
+    assert len(again.everyone()) == 3
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_a_channel_that_was_interrupted_is_used_no_more(
+    stage: Stage, error: type[BaseException]
+) -> None:
+    with pytest.raises(error), stage.pool.channel() as channel:
+        raise error
+    assert channel.everyone() == []
+    with stage.pool.channel() as other:
+        assert len(other.everyone()) == 3
+
+
+def test_after_a_fork_only_the_child_closes_its_connections(
+    stage: Stage,
+) -> None:
+    """The parent's stay open."""
+    with stage.pool.channel() as channel:
+        pass
+    copies = [
+        os.dup(connection.fd) for connection in channel._connections.by_node if connection
+    ]  # the parent's
+    stage.pool.forget()
+    for copy, peer in zip(copies, stage.peers, strict=True):
+        os.write(copy, b"still here")
+        assert peer.end.recv(100) == b"still here"
+        os.close(copy)
+        assert peer.end.recv(100) == b"", "nobody else has it"
+    with stage.pool.channel() as other:
+        assert other is not channel
+
+
+# ---- closing
+
+
+def test_a_slow_server_reads_all_before_its_connection_closes() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    with theirs:
+        connection = NodeConnection(
+            Connection(ours), votes_from=0.0, on_end=lambda why, *, blames_node: None
+        )
+        connection.send(b"GRANT RELEASE", 2, 0.0)
+        theirs.sendall(b":1\r\n")  # unread: closed now, the socket would be reset
+        connection.disconnect()
+        for _ in range(2):
+            theirs.sendall(b":1\r\n")
+        assert theirs.recv(100) == b"GRANT RELEASE"
+        assert theirs.recv(100) == b"", "it is told of the end"
+
+    def is_closed() -> bool:
+        close_lingering()
+        return ours.fileno() == -1
+
+    eventually(is_closed)
+
+
+def test_a_connection_that_owes_nothing_is_closed_at_once() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        NodeConnection(Connection(ours), 0.0, lambda why, *, blames_node: None).disconnect()
+        assert ours.fileno() == -1
+
+
+def test_connections_that_linger_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_lingering", deque())  # without those of other tests
+    with ExitStack() as stack:
+        sockets = []
+        for _ in range(40):
+            ours, theirs = socket.socketpair()
+            stack.enter_context(theirs)
+            lingering = NodeConnection(Connection(ours), 0.0, lambda why, *, blames_node: None)
+            lingering.send(b"RELEASE", 1, 0.0)
+            lingering.disconnect()
+            sockets.append(ours)
+        still_open = [ours.fileno() != -1 for ours in sockets]
+        assert sum(still_open) == 32
+    close_lingering()
+    assert [ours.fileno() for ours in sockets] == [-1] * 40
+
+
+def test_after_a_fork_the_child_closes_lingering_connections(stage: Stage) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        lingering = NodeConnection(Connection(ours), 0.0, lambda why, *, blames_node: None)
+        lingering.send(b"RELEASE", 1, 0.0)
+        lingering.disconnect()
+        parents_copy = ours.dup()
+        stage.pool.forget()
+        assert ours.fileno() == -1
+        with parents_copy:
+            theirs.sendall(b":1\r\n")
+            assert parents_copy.recv(100) == b":1\r\n", "the parent's was not shut down"

@@ -1,0 +1,55 @@
+"""Which of the replies that come on a connection are those to a round's requests."""
+
+from __future__ import annotations
+
+import itertools
+from typing import cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_redlock.redlock.transport.connection import NodeConnection
+from celery_redlock.redlock.transport.in_flight import InFlightRound
+
+
+class Line:
+    """A connection on which so many requests were sent."""
+
+    def __init__(self, sent: int) -> None:
+        self.sent = sent
+
+    def send(self, payload: bytes, requests: int, now: float) -> None:
+        self.sent += requests
+
+
+def exchange_of(count: int, first: int) -> InFlightRound[list[object]]:
+    in_flight: InFlightRound[list[object]] = InFlightRound(b"", count, 1, list)
+    in_flight.first[0] = first
+    return in_flight
+
+
+@given(
+    owed=st.integers(0, 4), count=st.integers(1, 5), more=st.integers(0, 4),
+    cuts=st.sets(st.integers(1, 12)),
+)  # fmt: skip
+def test_however_replies_are_split_a_round_gets_its_own(
+    owed: int, count: int, more: int, cuts: set[int]
+) -> None:
+    in_flight = exchange_of(count, first=owed)
+    end = owed + count + more
+    bounds = sorted({0, end} | {cut for cut in cuts if cut < end})
+    for begin, until in itertools.pairwise(bounds):
+        is_complete = begin >= owed + count
+        assert (in_flight.replies[0] is not None) == is_complete
+        in_flight.take(0, begin, list(range(begin, until)))
+    assert in_flight.replies == [list(range(owed, owed + count))]
+
+
+def test_replies_before_a_request_was_repeated_do_not_count() -> None:
+    in_flight, line = exchange_of(count=2, first=0), Line(sent=2)
+    in_flight.take(0, 0, ["before"])
+    in_flight.repeat(0, 1, cast(NodeConnection, line), now=0.0)
+    in_flight.take(0, 1, ["forgotten"])
+    in_flight.take(0, 2, ["one"])
+    in_flight.take(0, 3, ["two"])
+    assert in_flight.replies == [["one", "two"]]

@@ -1,0 +1,290 @@
+"""Which channel is lent, and what becomes of it afterwards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.redlock.transport import pool as module
+from celery_redlock.redlock.transport.channel import Channel as RealChannel
+from celery_redlock.redlock.transport.pool import Loan, Pool
+from tests.support.eventually import eventually
+
+MOST = 4
+PATIENCE = 60.0
+
+
+class Channel(RealChannel):
+    """A channel without connections."""
+
+    def __init__(self) -> None:
+        self.is_closed = self.is_disowned = self.is_stale = False
+        self.patience: list[float | None] = []
+        self.why_unconnected = ""
+
+    def prepare(self, patience: float | None = None) -> None:
+        self.patience.append(patience)
+
+    def is_unused(self, seconds: float) -> bool:
+        return self.is_stale
+
+    def stay_unconnected(self, why: str) -> None:
+        self.why_unconnected = why
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def disown(self) -> None:
+        self.is_disowned = True
+
+
+class Stage:
+    """A pool, with the channels it made; `pauses` counts the waits for a certain channel."""
+
+    def __init__(self) -> None:
+        self.made: list[Any] = []
+        self.pauses = 0
+        self.pool = Pool(self.make, MOST, PATIENCE, self.pause)
+
+    def make(self) -> Channel:
+        self.made.append(Channel())
+        made: Channel = self.made[-1]
+        return made
+
+    def pause(self, seconds: float) -> None:
+        self.pauses += 1
+
+    def lend(self, count: int) -> list[Any]:
+        """Lend so many at a time, and take them back in this order."""
+        loans = [self.pool.channel() for _ in range(count)]
+        channels = [loan.__enter__() for loan in loans]
+        for loan in loans:
+            loan.__exit__(None)
+        return channels
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def test_the_channel_used_last_is_lent_first(stage: Stage) -> None:
+    first, second = stage.lend(2)
+    with stage.pool.channel() as one, stage.pool.channel() as other:
+        assert (one, other) == (second, first)
+    assert len(stage.made) == 2
+
+
+def test_a_preferred_channel_is_lent_if_it_is_idle(stage: Stage) -> None:
+    first, second = stage.lend(2)
+    with stage.pool.channel(first) as one:
+        assert one is first
+        with stage.pool.channel(first) as other:
+            assert other is second
+    assert stage.pauses == 0
+
+
+def test_a_needed_channel_is_waited_for_until_it_is_not_needed(stage: Stage) -> None:
+    first, second = stage.lend(2)
+    with stage.pool.channel(first):
+        needed = iter([True, True, False])
+        with stage.pool.channel(first, lambda: next(needed)) as other:
+            assert other is second
+    assert stage.pauses == 2
+
+
+def test_a_channel_is_prepared_with_the_patience_of_its_caller(stage: Stage) -> None:
+    stage.pool.prepare()
+    with stage.pool.channel(patience=0.5) as channel:
+        assert isinstance(channel, Channel)
+        assert channel.patience == [None, 0.5]
+
+
+def test_a_channel_that_can_not_be_prepared_is_closed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Channel, patience: float | None = None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Channel, "prepare", fail)
+    with pytest.raises(KeyboardInterrupt):
+        stage.pool.prepare()
+    assert [channel.is_closed for channel in stage.made] == [True]
+    assert stage.pool.take(None, lambda: False) is not stage.made[0]
+    assert stage.pool.has_channels()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_closed"), [(ConfigurationError, False), (KeyboardInterrupt, True)]
+)
+def test_only_an_error_between_rounds_keeps_the_channel(
+    stage: Stage, error: type[BaseException], is_closed: bool
+) -> None:
+    with pytest.raises(error), stage.pool.channel():
+        raise error("now")
+    assert stage.made[0].is_closed is is_closed
+    with stage.pool.channel() as channel:
+        assert (channel is stage.made[0]) is not is_closed
+
+
+def test_idle_channels_unused_for_long_are_closed(stage: Stage) -> None:
+    first, second, third = stage.lend(3)
+    first.is_stale = third.is_stale = True
+    with stage.pool.channel(third):
+        stage.pool.close_unused(60.0)
+    assert [each.is_closed for each in (first, second, third)] == [True, False, False]
+    assert stage.pool.has_channels()
+    second.is_stale = True
+    stage.pool.close_unused(60.0)
+    assert [each.is_closed for each in (second, third)] == [True, True]
+    assert not stage.pool.has_channels()
+
+
+# ---- all are in use
+
+
+def _is_as_long(several: Any, count: int) -> bool:
+    return len(several) == count
+
+
+@contextmanager
+def all_lent(stage: Stage) -> Iterator[list[Loan]]:
+    loans = [stage.pool.channel() for _ in range(MOST)]
+    for loan in loans:
+        loan.__enter__()
+    yield loans
+
+
+@contextmanager
+def waiting(stage: Stage, count: int = 1) -> Iterator[list[Any]]:
+    """Let threads wait, one after the other; yield what they get, in order."""
+    got: list[Any] = []
+    threads = []
+    for number in range(count):
+        threads.append(Thread(target=lambda: got.append(stage.pool.take(None, lambda: False))))
+        threads[-1].start()
+        eventually(partial(_is_as_long, stage.pool._waiting, number + 1))
+    yield got
+    for thread in threads:
+        thread.join()
+
+
+def test_a_thread_waits_for_a_channel_that_is_returned(stage: Stage) -> None:
+    with all_lent(stage) as loans, waiting(stage) as got:
+        loans[1].__exit__(None)
+        eventually(lambda: got)
+    assert got == [stage.made[1]]
+    assert len(stage.made) == MOST
+
+
+def test_a_channel_goes_to_the_thread_that_has_waited_longest(stage: Stage) -> None:
+    with all_lent(stage) as loans, waiting(stage, count=3) as got:
+        for number, loan in enumerate(loans[:3], 1):
+            loan.__exit__(None)
+            eventually(partial(_is_as_long, got, number))
+    assert got == stage.made[:3]
+
+
+def test_a_release_waits_before_all_acquisitions(stage: Stage) -> None:
+    released: list[Any] = []
+
+    def release() -> None:
+        released.append(stage.pool.take(None, lambda: False, goes_first=True))
+
+    with all_lent(stage) as loans, waiting(stage, count=2) as got:
+        thread = Thread(target=release)
+        thread.start()
+        eventually(partial(_is_as_long, stage.pool._waiting, 3))
+        loans[0].__exit__(None)
+        thread.join()
+        for number, loan in enumerate(loans[1:3], 1):
+            loan.__exit__(None)
+            eventually(partial(_is_as_long, got, number))
+    assert released == stage.made[:1]
+    assert got == stage.made[1:3]
+
+
+def test_a_thread_that_waits_gets_a_new_channel_for_one_that_is_closed(stage: Stage) -> None:
+    with all_lent(stage) as loans, waiting(stage) as got:
+        loans[0].__exit__(KeyboardInterrupt)
+        eventually(lambda: got)
+    assert got == [stage.made[MOST]]
+
+
+def test_a_thread_that_waits_gets_a_new_channel_for_one_that_is_lost(stage: Stage) -> None:
+    """An interrupt struck between the end of the round and the return of the channel."""
+    with all_lent(stage) as loans, waiting(stage) as got:
+        loans.pop(0)
+        stage.made.pop(0)
+        eventually(lambda: got)
+    assert got == [stage.made[MOST - 1]]
+
+
+def test_after_its_patience_a_thread_gets_a_channel_without_connections(stage: Stage) -> None:
+    with all_lent(stage), stage.pool.channel(patience=0.0) as channel:
+        assert isinstance(channel, Channel)
+        assert channel.why_unconnected == f"all {MOST} connections of this process are in use"
+    assert channel not in stage.pool._idle
+    assert stage.pool.take(None, lambda: False, 0.0) is not channel
+
+
+def test_no_thread_waits_beyond_the_pool_s_own_patience(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(module._Waiter, "wait", lambda _, seconds: waits.append(seconds))
+    with all_lent(stage), stage.pool.channel(patience=math.inf):
+        assert sum(waits) == pytest.approx(PATIENCE)
+
+
+def test_a_thread_that_is_struck_while_it_waits_keeps_no_channel(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with all_lent(stage) as loans:
+
+        def strike(self: object, seconds: float) -> None:
+            loans[0].__exit__(None)  # it is given to this thread
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(module._Waiter, "wait", strike)
+        with pytest.raises(KeyboardInterrupt):
+            stage.pool.take(None, lambda: False)
+    assert stage.pool._idle == [stage.made[0]]
+    assert not stage.pool._waiting
+
+
+def test_many_threads_use_no_more_channels_than_the_limit(stage: Stage) -> None:
+    used: list[Any] = []
+
+    def use() -> None:
+        for _ in range(50):
+            with stage.pool.channel() as channel:
+                used.append(channel)
+
+    threads = [Thread(target=use) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(used) == 1000
+    assert len(set(used)) <= MOST
+    assert not any(channel.why_unconnected for channel in used)
+
+
+def test_after_a_fork_channels_are_disowned_even_while_lent(stage: Stage) -> None:
+    with stage.pool.channel():
+        stage.pool.forget()
+    assert [(each.is_disowned, each.is_closed) for each in stage.made] == [(True, False)]
+
+
+def test_closing_the_pool_closes_idle_channels(stage: Stage) -> None:
+    channels = stage.lend(2)
+    stage.pool.close()
+    assert all(channel.is_closed for channel in channels)

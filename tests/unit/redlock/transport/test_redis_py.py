@@ -1,0 +1,114 @@
+"""URLs of nodes, and the connections that redis-py makes from them. Nothing is connected here."""
+
+from __future__ import annotations
+
+import pytest
+from redis.connection import (
+    AbstractConnection,
+    Connection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.redlock.transport.redis_py import ERRORS, Connector
+
+
+def connector(url: str) -> Connector:
+    return Connector(url, "the-node", 0.2)
+
+
+def connected(url: str) -> AbstractConnection:
+    return connector(url).new_connection()
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"),
+    [
+        ("redis://host:7000/2", Connection),
+        ("valkey://host:7000/2", Connection),
+        ("rediss://host", SSLConnection),
+        ("valkeys://host", SSLConnection),
+        ("unix:///tmp/redis.sock", UnixDomainSocketConnection),
+    ],
+)
+def test_each_scheme_has_its_kind_of_connection(url: str, kind: type[AbstractConnection]) -> None:
+    assert type(connected(url)) is kind
+
+
+@pytest.mark.parametrize("url", ["http://host", "host:6379", "", "redis+sentinel://host"])
+def test_an_unknown_scheme_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^node the-node: the scheme .* redis://, "):
+        connector(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://host:port",
+        "redis://host?socket_timeout=soon",
+        "redis://host?socket_timeout=0",
+        "redis://host?socket_connect_timeout=-1",
+        "redis://host?unheard_of=1",
+        "rediss://host?ssl_cert_reqs=perhaps",
+    ],
+)
+def test_an_option_that_is_not_valid_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="node the-node: "):
+        connector(url)
+
+
+def test_a_refused_url_does_not_show_its_password() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        connector("redis://:secret@host?socket_timeout=soon")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_command_is_never_repeated_by_redis_py() -> None:
+    attempts: list[int] = []
+
+    def fail() -> None:
+        attempts.append(1)
+        raise RedisConnectionError
+
+    with pytest.raises(RedisConnectionError):
+        connected("redis://host?retry_on_timeout=1").retry.call_with_retry(fail, lambda error: None)
+    assert len(attempts) == 1
+
+
+def test_a_url_without_timeouts_gets_those_of_the_lock() -> None:
+    connection = connected("redis://host")
+    assert isinstance(connection, Connection)
+    assert (connection.socket_timeout, connection.socket_connect_timeout) == (0.2, 0.2)
+    assert connector("redis://host").timeout == 0.2
+
+
+def test_timeouts_in_a_url_take_precedence() -> None:
+    url = "redis://host?socket_timeout=3&socket_connect_timeout=4"
+    connection = connected(url)
+    assert isinstance(connection, Connection)
+    assert (connection.socket_timeout, connection.socket_connect_timeout) == (3, 4)
+    assert connector(url).timeout == 3
+
+
+@pytest.mark.parametrize(
+    "option", ["max_connections=5", "timeout=3", "retry_on_timeout=1", "decode_responses=1"]
+)
+def test_options_of_redis_py_s_pool_change_nothing(option: str) -> None:
+    assert vars_of(f"redis://host?{option}") == vars_of("redis://host")
+
+
+def vars_of(url: str) -> dict[str, object]:
+    plain = bool | int | float | str | None
+    return {name: value for name, value in vars(connected(url)).items() if isinstance(value, plain)}
+
+
+def test_each_connection_is_a_new_one() -> None:
+    connector_ = connector("redis://host")
+    assert connector_.new_connection() is not connector_.new_connection()
+
+
+@pytest.mark.parametrize("error", [TimeoutError, ConnectionRefusedError, UnicodeError])
+def test_errors_of_the_network_are_those_of_connecting(error: type[Exception]) -> None:
+    assert issubclass(error, ERRORS)

@@ -1,0 +1,295 @@
+"""Publication of a call: what it reserves, and what a duplicate becomes."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery, Task, chain
+from celery.app.task import Context
+from kombu.exceptions import OperationalError
+
+from celery_redlock import LockHeld, QuorumUnavailable, SingletonTask
+from celery_redlock.config.options import Lifetime, lock_options
+from celery_redlock.messages.headers import TICK_HEADER
+from celery_redlock.messages.reservation import HEADER
+from celery_redlock.redlock.lease import is_reservation, new_owner, task_of
+from celery_redlock.task import publication
+from celery_redlock.task.publication import is_from_beat, is_retry_of, message_ttl, reserved_key
+from celery_redlock.throttled_log import ThrottledLog
+from tests.support.fakes.forged import HOLDER, WAITING, NewTask, deliver
+from tests.support.fakes.one_node import OneNode
+
+RESERVED = {
+    "while_executing": None,
+    "until_executing": "t",
+    "until_executed": "t",
+    "until_and_while_executing": "t%next",
+    "until_expired": "t",
+}
+RESERVING = [lifetime for lifetime, key in RESERVED.items() if key]
+TICK = {TICK_HEADER: "2026-11-22T14:00:00+00:00"}
+
+
+@pytest.fixture(autouse=True)
+def _unthrottled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publication, "_unreserved", ThrottledLog())
+
+
+# --- what a call reserves -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lifetime", RESERVED)
+def test_a_call_reserves_the_key_of_its_lifetime(
+    new_task: NewTask, node: OneNode, published: Any, lifetime: str
+) -> None:
+    key = RESERVED[lifetime]
+    assert reserved_key(Lifetime(lifetime), "t") == key
+    result = new_task(lock_lifetime=lifetime).delay()
+    [headers] = published
+    assert set(node.held) == ({key} if key else set())
+    if key:
+        owner = node.owner_of(key)
+        assert is_reservation(owner)
+        assert task_of(owner) == result.id == headers["id"]
+        assert headers[HEADER] == [key, owner]
+    else:
+        assert HEADER not in headers
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"group_id": "g"},
+        {"chord": "c"},
+        {"chain": [{}]},
+        {"parent_id": "p"},
+        {"root_id": "r"},
+        {"link": "callback"},
+        {"link_error": "errback"},
+        {"replaced_task_nesting": 1},
+    ],
+    ids=str,
+)
+def test_a_message_of_a_canvas_reserves_nothing(options: dict[str, Any]) -> None:
+    """Another task's result in its place would hang the canvas."""
+    assert publication.is_in_canvas(options)
+
+
+@pytest.mark.parametrize("options", [{}, {"link": None}, {"chain": []}, {"countdown": 1}], ids=str)
+def test_a_single_message_is_in_no_canvas(options: dict[str, Any]) -> None:
+    assert not publication.is_in_canvas(options)
+
+
+def test_a_chain_of_a_reserved_call_is_published(
+    new_task: NewTask, node: OneNode, published: Any
+) -> None:
+    node.held["t"] = HOLDER, 1e9
+    task = new_task(lock_lifetime="until_executed")
+    chain(task.si(), task.si()).delay()
+    [headers] = published
+    assert HEADER not in headers
+
+
+# --- for how long ---------------------------------------------------------------------------------
+
+
+def at(seconds: float) -> dt.datetime:
+    return dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("options", "ttl"),
+    [
+        ({}, 3600),
+        ({"countdown": 600}, 4200),
+        ({"eta": 1000}, 4600),
+        ({"eta": -1000}, 3600),
+        ({"expires": 600}, 601),
+        ({"expires": -600}, 1),
+        ({"countdown": 600, "expires": 9000}, 4200),
+    ],
+    ids=str,
+)
+def test_a_reservation_lasts_as_long_as_its_message_may_wait(
+    options: dict[str, Any], ttl: float
+) -> None:
+    given = {**options, "eta": at(options["eta"])} if "eta" in options else options
+    lock = lock_options("t", {"lock_lifetime": "until_executed"}, {}, max_ttl=60.0)
+    assert message_ttl(lock, given) == pytest.approx(ttl, abs=60)
+
+
+def test_a_throttle_lasts_for_its_ttl_whatever_the_message() -> None:
+    declared = {"lock_lifetime": "until_expired", "lock_ttl": 20}
+    lock = lock_options("t", declared, {}, max_ttl=60.0)
+    assert message_ttl(lock, {"countdown": 600, "expires": 5}) == 20
+
+
+# --- a duplicate ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lifetime", RESERVING)
+@pytest.mark.parametrize("owner", [HOLDER, WAITING])
+def test_a_duplicate_is_the_result_of_the_holders_message(
+    new_task: NewTask, node: OneNode, published: Any, lifetime: str, owner: str
+) -> None:
+    node.held[str(RESERVED[lifetime])] = owner, 1e9
+    assert new_task(lock_lifetime=lifetime).delay().id == task_of(owner)
+    assert published == []
+
+
+def test_a_duplicate_is_announced_with_the_policy(
+    new_task: NewTask, node: OneNode, conflicts: Any, log: Any
+) -> None:
+    node.held["t"] = HOLDER, node.clock.now() + 20
+    new_task(lock_lifetime="until_executed").apply_async(task_id="mine")
+    [told] = conflicts
+    assert (told["task_id"], told["error"].key, told["becomes"]) == ("mine", "t", "skip")
+    line = "not published key=t task=t holder_task_id=holder remaining_s=20.000 becomes=skip"
+    assert log() == [("INFO", line)]
+
+
+def test_a_duplicate_raises_if_the_policy_is_raise(
+    new_task: NewTask, node: OneNode, published: Any
+) -> None:
+    node.held["t"] = HOLDER, 1e9
+    with pytest.raises(LockHeld):
+        new_task(lock_lifetime="until_executed", lock_on_conflict="raise").delay()
+    assert published == []
+
+
+@pytest.mark.parametrize("headers", [TICK, {"celery_beat_task": True}], ids=str)
+def test_a_duplicate_from_beat_never_raises(
+    new_task: NewTask, node: OneNode, headers: dict[str, Any]
+) -> None:
+    assert is_from_beat({"headers": headers})
+    node.held["t"] = HOLDER, 1e9
+    task = new_task(lock_lifetime="until_executed", lock_on_conflict="raise")
+    assert task.apply_async(headers=headers).id == "holder"
+
+
+def test_a_tick_is_published_again_beside_its_own_reservation(
+    new_task: NewTask, node: OneNode, published: Any
+) -> None:
+    """The replica of beat that reserved it may have died before it published the message."""
+    node.held["t"] = new_owner("tick", is_reservation=True), 1e9
+    task = new_task(lock_lifetime="until_executed")
+    assert task.apply_async(task_id="tick", headers=TICK).id == "tick"
+    assert len(published) == 1
+
+
+def test_a_contended_reservation_does_not_make_a_duplicate(
+    new_task: NewTask, node: OneNode, published: Any
+) -> None:
+    node.held["t"] = WAITING, 1e9
+    node.split.add("t")
+    assert new_task(lock_lifetime="until_executed").delay().id != "waiting"
+    assert len(published) == 1
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def test_without_a_quorum_a_call_is_published_unreserved(
+    new_task: NewTask, node: OneNode, published: Any, log: Any
+) -> None:
+    task = new_task(lock_lifetime="until_executed")
+    node.is_up = False
+    task.delay()
+    task.delay()
+    node.is_up = True
+    task.delay()
+    assert [HEADER in headers for headers in published] == [False, False, True]
+    lines = [(level, line.partition(" error=")[0]) for level, line in log()]
+    assert lines == [
+        ("WARNING", "published without a reservation key=t count=1"),
+        ("DEBUG", "published without a reservation key=t count=2"),
+        ("WARNING", "published with reservations again count=2"),
+    ]
+
+
+def test_without_a_quorum_raise_refuses_the_call(
+    new_task: NewTask, node: OneNode, published: Any
+) -> None:
+    node.is_up = False
+    task = new_task(lock_lifetime="until_executed", lock_on_unavailable="raise")
+    with pytest.raises(QuorumUnavailable):
+        task.delay()
+    assert published == []
+
+
+@pytest.mark.parametrize("error", [OperationalError, KeyboardInterrupt])
+def test_a_call_that_is_not_published_releases_its_reservation(
+    new_task: NewTask, node: OneNode, error: type[BaseException]
+) -> None:
+    class Refused(Task):  # type: ignore[type-arg]
+        abstract = True
+
+        def apply_async(self, *_: Any, **__: Any) -> Any:
+            assert node.owner_of("t")
+            raise error
+
+    base = type("Base", (SingletonTask, Refused), {})
+    with pytest.raises(error):
+        new_task(base=base, lock_lifetime="until_executed").delay()
+    assert node.held == {}
+
+
+# --- a retry --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("task_id", "retries", "expected"),
+    [("task-1", 3, True), ("task-1", 2, False), ("other", 3, False), (None, 3, False)],
+)
+def test_a_retry_has_the_runs_id_and_more_retries(
+    task_id: str | None, retries: int, expected: bool
+) -> None:
+    running = Context(id="task-1", retries=2)
+    assert is_retry_of(running, task_id, {"retries": retries}) is expected
+
+
+@pytest.fixture
+def retrying(app: Celery) -> Callable[..., Any]:
+    """Make a task whose first run retries: `retrying(**options)`."""
+
+    def new(args: Any = None, **options: Any) -> Any:
+        @app.task(base=SingletonTask, bind=True, name="t", **options)
+        def body(self: SingletonTask, number: int = 0) -> None:
+            self.retry(args=args, countdown=1)
+
+        return body
+
+    return new
+
+
+def test_a_run_hands_its_lock_over_to_its_retry(
+    retrying: Callable[..., Any], node: OneNode, published: Any
+) -> None:
+    deliver(retrying(lock_key=[], lock_lifetime="until_executed"))
+    [headers] = published
+    owner = node.owner_of("t")
+    assert is_reservation(owner)
+    assert headers[HEADER] == ["t", owner]
+    assert node.held["t"][1] == pytest.approx(node.clock.now() + 3601, abs=5)
+
+
+@pytest.mark.parametrize("lifetime", ["while_executing", "until_and_while_executing"])
+def test_a_run_of_another_lifetime_hands_nothing_over(
+    retrying: Callable[..., Any], node: OneNode, published: Any, lifetime: str
+) -> None:
+    deliver(retrying(lock_key=[], lock_lifetime=lifetime))
+    [headers] = published
+    assert HEADER not in headers
+    assert node.held == {}
+
+
+def test_a_retry_with_other_arguments_does_not_get_the_lock(
+    retrying: Callable[..., Any], node: OneNode, published: Any
+) -> None:
+    deliver(retrying(args=(5,), lock_key="{number}", lock_lifetime="until_executed"))
+    [headers] = published
+    assert HEADER not in headers
+    assert node.held == {}

@@ -1,0 +1,290 @@
+"""A singleton task as its callers see it: what they may pass, and what a plain call does."""
+
+from __future__ import annotations
+
+import abc
+import datetime as dt
+import decimal
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery, Task
+
+from celery_redlock import ConfigurationError, SingletonTask, current_lease, singleton_task
+from celery_redlock.messages.headers import PUBLICATION_HEADER
+from celery_redlock.redlock.lease import new_owner
+from tests.support.fakes.forged import HOLDER, NewTask, deliver
+from tests.support.fakes.one_node import OneNode
+
+NONCE = "0123456789abcdef"
+
+
+def test_a_direct_call_is_a_plain_call(app: Celery) -> None:
+    @singleton_task(app=app, bind=True)
+    def told(self: SingletonTask, a: int, b: int = 2, *, fencing_token: int | None) -> Any:
+        return [a, b, fencing_token, self.fencing_token, self.lease, current_lease()]
+
+    @singleton_task(app=app)
+    def untold(a: int) -> int:
+        return a
+
+    @app.task(base=SingletonTask)
+    def by_base(fencing_token: int | None = 5) -> Any:
+        return fencing_token
+
+    assert told(1) == [1, 2, None, None, None, None]
+    assert told(1, b=3)[:2] == [1, 3]
+    # For one's own unit tests.
+    assert told(1, fencing_token=7)[2] == 7
+    assert untold(4) == 4
+    assert by_base() is None
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        untold()
+
+
+def test_a_direct_call_runs_the_apps_own_call(app: Celery) -> None:
+    class Flasky(Task):  # type: ignore[type-arg]
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return ["in context", self.run(*args, **kwargs)]
+
+    app.task_cls = Flasky  # type: ignore[assignment]
+
+    @singleton_task(app=app)
+    def task(a: int) -> int:
+        return a
+
+    assert task(1) == ["in context", 1]
+
+
+def test_the_apps_task_class_may_publish_itself_and_be_abstract(app: Celery) -> None:
+    published: list[Any] = []
+
+    class Company(Task, abc.ABC):  # type: ignore[type-arg]
+        def apply_async(  # type: ignore[override]
+            self, args: Any = None, kwargs: Any = None, **options: Any
+        ) -> Any:
+            given = {name: value for name, value in options.items() if name != "headers"}
+            published.append((args, given))
+            return super().apply_async(args, kwargs, **options)
+
+    app.task_cls = Company  # type: ignore[assignment]
+
+    @singleton_task(app=app)
+    def task(a: int) -> None: ...
+
+    @app.task(base=type("Own", (SingletonTask, abc.ABC), {"abstract": True}))
+    def other(a: int) -> None: ...
+
+    task.delay(1)
+    other.apply_async((2,), task_id="mine", countdown=3)
+    assert published == [((1,), {}), ((2,), {"task_id": "mine", "countdown": 3})]
+
+
+def test_a_failing_lock_key_function_raises_at_publish(app: Celery) -> None:
+    @singleton_task(app=app, lock_lifetime="until_executed", lock_key=lambda order: order["number"])
+    def ship(order: Any) -> None: ...
+
+    # A TypeError is not taken for that of a call with wrong arguments.
+    for order, error in ((None, TypeError), ({}, KeyError)):
+        with pytest.raises(error):
+            ship.delay(order)
+
+
+def test_wrong_arguments_are_refused_when_the_task_is_sent(app: Celery) -> None:
+    @singleton_task(app=app, bind=True)
+    def told(self: SingletonTask, a: int, *, fencing_token: int) -> None: ...
+
+    @singleton_task(app=app)
+    def untold(a: int) -> None: ...
+
+    for task in (told, untold):
+        for args, kwargs in [((), {}), ((1, 2), {}), ((), {"b": 1}), ((1,), {"fencing_token": 3})]:
+            with pytest.raises(TypeError):
+                task.apply_async(args, kwargs)
+    told.delay(1)
+    told.delay(a=1)
+    untold.delay(1)
+
+
+def test_without_typing_the_body_is_the_one_to_refuse(app: Celery) -> None:
+    @singleton_task(app=app, typing=False)
+    def task(a: int, *, fencing_token: int) -> None: ...
+
+    task.delay()
+
+
+class Opaque:
+    """Nothing that JSON knows."""
+
+
+@pytest.mark.parametrize(
+    ("argument", "where"),
+    [
+        (Opaque(), "order is"),
+        ([1, {"a": Opaque()}], r"order\[1\]\[…\] is"),
+        ({(1, 2): 3}, "order has"),
+    ],
+)
+def test_an_argument_without_a_stable_form_is_refused_at_publish(
+    app: Celery, argument: Any, where: str
+) -> None:
+    @singleton_task(app=app, name="shop.ship")
+    def ship(order: Any) -> None: ...
+
+    for send in (
+        ship.delay,
+        lambda order: ship.apply_async(kwargs={"order": order}),
+        lambda order: ship.si(order).delay(),
+    ):
+        with pytest.raises(ConfigurationError, match=where) as caught:
+            send(argument)
+        assert "task 'shop.ship'" in str(caught.value)
+        assert "lock_key" in str(caught.value)
+
+
+def test_what_kombu_can_send_can_be_locked_by(app: Celery) -> None:
+    @singleton_task(app=app)
+    def ship(order: Any) -> None: ...
+
+    for argument in (
+        dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc), dt.date(2026, 1, 1),
+        decimal.Decimal("1.5"), uuid.uuid4(), b"bytes", (1, 2), None, {"a": [1.5, True]},
+    ):  # fmt: skip
+        ship.delay(argument)
+
+
+def test_lock_key_decides_which_arguments_count(app: Celery) -> None:
+    @singleton_task(app=app, lock_key=[])
+    def alone(order: Any) -> None: ...
+
+    @singleton_task(app=app, lock_key=lambda order: order.number)
+    def by_function(order: Any) -> None: ...
+
+    @singleton_task(app=app, lock_key="{order[number]}")
+    def by_field(order: Any) -> None: ...
+
+    alone.apply_async((Opaque(),), serializer="pickle")
+    by_field.delay({"number": 1, "other": 2})
+    with pytest.raises(ConfigurationError, match=r"order\[number\]"):
+        by_field.delay({"other": 2})
+    # That is called in the worker, which may know what the publisher does not.
+    by_function.delay({"number": 1})
+
+
+def test_an_option_of_the_lock_is_refused_for_a_single_call(app: Celery) -> None:
+    @singleton_task(app=app, name="shop.ship")
+    def ship(number: int) -> None: ...
+
+    signature: Any = ship.s(1)
+    uses: list[Callable[[], Any]] = [
+        lambda: ship.apply_async((1,), lock_ttl=5),
+        lambda: signature.set(lock_ttl=5).delay(),
+    ]
+    for use in uses:
+        with pytest.raises(ConfigurationError) as caught:
+            use()
+        message = str(caught.value)
+        assert message.startswith("task 'shop.ship': lock_ttl is not a per-call option")
+
+
+# --- in an execution ------------------------------------------------------------------------------
+
+
+def test_an_option_set_on_a_task_counts_from_the_next_call(app: Celery) -> None:
+    @singleton_task(app=app, bind=True, lock_key=[])
+    def ttl(self: SingletonTask) -> float:
+        assert self.lease
+        return self.lease.ttl_ms / 1000
+
+    task: Any = ttl
+    assert task.apply().get() == 30
+    task.lock_ttl = 8
+    assert task.apply().get() == 8
+    task.lock_tll = 8
+    with pytest.raises(ConfigurationError, match="did you mean lock_ttl"):
+        task.delay()
+    del task.lock_ttl, task.lock_tll
+    assert task.apply().get() == 30
+
+
+def test_a_task_has_the_lease_of_its_own_run_only(app: Celery, node: OneNode) -> None:
+    seen: list[Any] = []
+
+    @app.task(base=SingletonTask, name="other")
+    def other() -> None: ...
+
+    @app.task(base=SingletonTask, bind=True, name="t", lock_key=[])
+    def body(self: SingletonTask) -> None:
+        seen.append((self.lease is current_lease(), self.fencing_token, other.lease))
+
+    deliver(body)
+    assert seen == [(True, 1, None)]
+    assert body.lease is None
+
+
+def test_locking_that_is_disabled_leaves_a_plain_task(
+    app: Celery, new_task: NewTask, node: OneNode
+) -> None:
+    app.conf.redlock_enabled = False
+    node.held["t"] = HOLDER, 1e9
+    task = new_task(lock_lifetime="until_executed")
+    assert task.delay().id != "holder"
+    deliver(task)
+    assert task.runs == [None]
+    assert node.held == {"t": (HOLDER, 1e9)}
+
+
+def test_started_is_stored_once_the_lock_is_held(app: Celery, node: OneNode) -> None:
+    seen: list[Any] = []
+
+    @app.task(base=SingletonTask, bind=True, name="t", lock_key=[], track_started=True)
+    def body(self: SingletonTask) -> None:
+        seen.append((self.AsyncResult("task-1").state, node.owner_of("t") is not None))
+
+    deliver(body)
+    assert seen == [("STARTED", True)]
+
+
+@pytest.mark.parametrize("option", ["not tracked", "ignored"])
+def test_started_is_not_stored_unless_it_is_wanted(app: Celery, option: str) -> None:
+    seen: list[str] = []
+    options: Any = {"track_started": option == "ignored", "ignore_result": option == "ignored"}
+
+    @app.task(base=SingletonTask, bind=True, name="t", lock_key=[], **options)
+    def body(self: SingletonTask) -> None:
+        seen.append(self.AsyncResult("task-1").state)
+
+    deliver(body)
+    assert seen == ["PENDING"]
+
+
+def test_a_copy_of_a_running_message_does_not_store_started(
+    new_task: NewTask, node: OneNode
+) -> None:
+    """Over the failure in which the first copy may have ended."""
+    task = new_task(track_started=True)
+    node.held["t"] = new_owner("task-1", publication=NONCE), 1e9
+    deliver(task, headers={PUBLICATION_HEADER: NONCE})
+    assert task.AsyncResult("task-1").state == "PENDING"
+
+
+def test_an_own_call_of_a_class_runs_under_the_lock(app: Celery, node: OneNode) -> None:
+    seen: list[str | None] = []
+
+    class InContext(SingletonTask):
+        abstract = True
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            seen.append(node.owner_of("t"))
+            return self.run(*args, **kwargs)
+
+    @app.task(base=InContext, name="t", lock_key=[])
+    def body(*, fencing_token: int) -> int:
+        return fencing_token
+
+    deliver(body)
+    assert seen[0] is not None
+    assert body.AsyncResult("task-1").result == 1
+    assert node.held == {}

@@ -1,0 +1,135 @@
+"""What the worker's look at the nodes tells, and how often."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any, cast
+
+import pytest
+from celery import Celery
+
+from celery_redlock import node_down, node_up, nodes_checked, quorum_degraded
+from celery_redlock.redlock import ConfigurationError, Redlock
+from celery_redlock.worker.node_watch import NodeWatch, mute_node_lines
+
+
+class Nodes:
+    """A lock of three nodes, and why each does not vote."""
+
+    nodes = ("a", "b", "c")
+    quorum = 2
+
+    def __init__(self) -> None:
+        self.why: dict[str, str] = {}
+        self.error: ConfigurationError | None = None
+
+    def check(self) -> dict[str, str]:
+        if self.error:
+            raise self.error
+        return dict(self.why)
+
+
+class Stage:
+    """A watch over three nodes, and what it tells."""
+
+    def __init__(self) -> None:
+        self.nodes = Nodes()
+        self.app = Celery("bank", set_as_current=False)
+        self.watch = NodeWatch(self.app, cast(Redlock, self.nodes))
+        self.told: list[tuple[object, ...]] = []
+
+    def look(self, **why: str) -> list[tuple[object, ...]]:
+        self.nodes.why = why
+        self.told.clear()
+        self.watch.check()
+        return list(self.told)
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    stage = Stage()
+
+    def note_from(name: str) -> Any:
+        def note(sender: object, signal: object, **more: object) -> None:
+            assert sender is stage.app
+            stage.told.append((name, *more.values()))
+
+        return note
+
+    with ExitStack() as stack:
+        for name, signal in (
+            ("down", node_down), ("up", node_up), ("degraded", quorum_degraded),
+        ):  # fmt: skip
+            receiver = note_from(name)
+            signal.connect(receiver, weak=False)
+            stack.callback(signal.disconnect, receiver)
+        yield stage
+
+
+def test_nodes_that_all_vote_are_not_reported(stage: Stage) -> None:
+    assert stage.look() == []
+
+
+def test_a_node_is_reported_once_when_down_and_once_when_back(stage: Stage) -> None:
+    assert stage.look(b="refused") == [("down", "b", "refused"), ("degraded", 2, 3, 2)]
+    assert stage.look(b="refused") == []
+    assert stage.look(b="restarted lately") == [], "it still does not vote"
+    assert stage.look() == [("up", "b")]
+
+
+def test_nodes_that_are_down_at_the_start_are_reported(stage: Stage) -> None:
+    told = stage.look(a="refused", c="full")
+    assert told == [("down", "a", "refused"), ("down", "c", "full"), ("degraded", 1, 3, 2)]
+
+
+def test_a_quorum_that_is_lost_and_back_is_one_line_each(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    for _ in range(3):
+        stage.look(a="refused", c="full")
+    stage.look(a="refused")
+    stage.look(a="refused")
+    assert [record.getMessage() for record in caplog.records] == [
+        "quorum lost, no lock can be acquired votes=1 of=3 errors=a: refused; c: full",
+        "quorum is back votes=2 of=3",
+    ]
+
+
+def test_a_misconfigured_node_is_one_line(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    stage.nodes.error = ConfigurationError("node a is a slave")
+    for _ in range(3):
+        stage.watch.check()
+    assert [record.getMessage() for record in caplog.records] == [
+        "nodes misconfigured, no lock can be acquired error=node a is a slave"
+    ]
+
+
+def test_each_check_tells_how_many_nodes_vote(stage: Stage) -> None:
+    told: list[tuple[int, int, int]] = []
+
+    def note(votes: int, nodes: int, needed: int, **_: Any) -> None:
+        told.append((votes, nodes, needed))
+
+    nodes_checked.connect(note)
+    try:
+        stage.look()
+        stage.look(a="refused")
+        stage.look(a="refused")
+        stage.nodes.error = ConfigurationError("node a is a slave")
+        stage.look()
+    finally:
+        nodes_checked.disconnect(note)
+    assert told == [(3, 3, 2), (2, 3, 2), (2, 3, 2), (0, 3, 2)]
+
+
+def test_a_lock_leaves_the_lines_about_nodes_to_the_watch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    redlock = mute_node_lines(Redlock(["redis://127.0.0.1:1"]))
+    assert mute_node_lines(redlock) is redlock, "it may be done again"
+    caplog.set_level(logging.INFO, "celery_redlock")
+    assert redlock.check()
+    assert [line for line in caplog.messages if line.startswith("node down")] == []

@@ -16,16 +16,17 @@ import pytest
 from celery.beat import ScheduleEntry
 from celery.schedules import crontab, schedule
 
-from celery_redlock.redlock.quorum import guard_s
-from celery_redlock.slots import EPOCH, slots_between
+from celery_redlock.beat.slots import EPOCH, slots_between
+from celery_redlock.beat.ticks import Tick
+from celery_redlock.config.identity import identity_of
+from celery_redlock.redlock.protocol.quorum import guard_s
 from celery_redlock.testing import Servers
-from celery_redlock.ticks import Tick
-from tests.support.beats import executed, start_beats
-from tests.support.clock_shim import WallClock
 from tests.support.eventually import eventually
-from tests.support.inside import FOLDER_VARIABLE
-from tests.support.project import Project
-from tests.support.workers import ROOT
+from tests.support.faults.clock_shim import WallClock
+from tests.support.processes.beats import executed, start_beats
+from tests.support.processes.inside import FOLDER_VARIABLE
+from tests.support.processes.project import Project
+from tests.support.root import ROOT
 
 pytestmark = pytest.mark.chaos
 SECONDS = min(200.0, max(30.0, float(os.environ.get("REDLOCK_CHAOS_SECONDS", "200"))))
@@ -164,7 +165,7 @@ def row_of(project: Project, name: str, due: list[float]) -> dict[str, Any]:
 def task_id_of(project: Project, name: str, slot: float) -> str:
     entry = ScheduleEntry(name, last_run_at=EPOCH)
     moment = dt.datetime.fromtimestamp(slot, dt.timezone.utc)
-    return Tick(entry, moment, project.app.main or "").task_id
+    return Tick(entry, moment, identity_of(project.app)).task_id
 
 
 def table(scheduler: str, rows: list[dict[str, Any]]) -> str:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import pytest
 
-from celery_redlock.options import Lifetime
+from celery_redlock.config.options import Lifetime
+from tests.chaos.conftest import PATIENCE_S, SECONDS
 from tests.integration.conftest import NewProject
-from tests.support.coalesce_storm import coalesce_storm
-from tests.support.figures import Figures
-from tests.support.project import Project
+from tests.support.judges.coalesce_storm import coalesce_storm
+from tests.support.judges.figures import Figures
+from tests.support.processes.project import Project
 
 pytestmark = pytest.mark.chaos
-SECONDS = float(os.environ.get("REDLOCK_CHAOS_SECONDS", "600"))
 UPDATES, ROWS, MOST = (5000, 20, 0.05) if SECONDS >= 200 else (500, 4, 0.3)
 LIFETIMES = [Lifetime.WHILE_EXECUTING, Lifetime.UNTIL_AND_WHILE_EXECUTING]
-PATIENCE_S = 600.0
 KILL_EVERY_S = 0.5
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from celery_redlock.testing import Servers
 from tests.support.eventually import eventually
-from tests.support.fight import KEY, LONGEST_TTL, Hold, disorders, fight, overlaps, twins
-from tests.support.nodes import holders_on, ms_left_on
+from tests.support.judges.fight import KEY, LONGEST_TTL, Hold, disorders, fight, overlaps, twins
+from tests.support.judges.nodes import holders_on, ms_left_on
 
 pytestmark = pytest.mark.chaos
 SECONDS = 20.0

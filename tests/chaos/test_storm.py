@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 
 import psutil
 import pytest
 
+from tests.chaos.conftest import PATIENCE_S, SECONDS
 from tests.integration.conftest import NewProject
 from tests.support.eventually import eventually
-from tests.support.figures import Figures
-from tests.support.killer import Killer
-from tests.support.runs import disorders, runs_in
-from tests.support.workers import Worker
+from tests.support.faults.killer import Killer
+from tests.support.judges.figures import Figures
+from tests.support.judges.runs import disorders, runs_in
+from tests.support.processes.workers import Worker
 
 pytestmark = pytest.mark.chaos
-SECONDS = float(os.environ.get("REDLOCK_CHAOS_SECONDS", "600"))
 TASKS = 1000 if SECONDS >= 120 else 150
 KEYS = TASKS // 8
 KILL_EVERY_S = 0.2
 ENDINGS = ["success"] * 5 + ["exception", "retry", "ignore", "exit"]
-PATIENCE_S = 600.0
 PROCESSES = 4
 
 

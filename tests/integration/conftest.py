@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from celery_redlock.testing import Server, Servers, start_servers
-from tests.support import workers
-from tests.support.figures import Figures
-from tests.support.project import Project
+from tests.support.judges.figures import Figures
+from tests.support.processes import workers
+from tests.support.processes.project import Project
 from tests.support.requirements import rabbitmq_url
 
 NewProject = Callable[..., Project]

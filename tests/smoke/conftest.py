@@ -18,9 +18,9 @@ from pytest_celery import CeleryTestBackend, CeleryWorkerContainer, RedisTestBro
 
 from celery_redlock.testing import Server, Servers
 from tests.integration.conftest import pytest_runtest_makereport
-from tests.support import workers
-from tests.support.project import celery_to_itself, disconnect
-from tests.support.workers import Worker
+from tests.support.processes import workers
+from tests.support.processes.project import celery_to_itself, disconnect
+from tests.support.processes.workers import Worker
 
 from .containers import LocalContainer, LocalRedis
 

@@ -14,7 +14,7 @@ from typing import Any
 from pytest_celery import RedisContainer
 
 from celery_redlock.testing import Server
-from tests.support.workers import Worker
+from tests.support.processes.workers import Worker
 
 
 class LocalContainer:

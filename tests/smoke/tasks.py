@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from celery_redlock import singleton_task
-from tests.support.inside import FOLDER_VARIABLE, GATE_PATIENCE
+from tests.support.processes.inside import FOLDER_VARIABLE, GATE_PATIENCE
 
 
 @singleton_task(lock_key="{account_id}")

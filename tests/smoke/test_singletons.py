@@ -10,10 +10,8 @@ from pytest_celery import CeleryTestSetup, CeleryTestWorker
 
 from celery_redlock import DuplicateTask
 from celery_redlock.testing import Servers
-from tests.support.eventually import eventually
-from tests.support.nodes import assert_freed
-
-GET_WITHIN = 60.0
+from tests.support.eventually import PATIENCE, eventually
+from tests.support.judges.nodes import assert_freed
 
 
 def test_a_task_that_is_sent_often_runs_once(
@@ -25,11 +23,11 @@ def test_a_task_that_is_sent_often_runs_once(
     for _ in range(3):
         duplicate = tasks.sync.delay("alice")
         with pytest.raises(DuplicateTask) as refusal:
-            duplicate.get(timeout=GET_WITHIN)
+            duplicate.get(timeout=PATIENCE)
         assert duplicate.state == "REVOKED"
         assert refusal.value.holder == first.id
     open_gate(volume)
-    assert [first.get(timeout=GET_WITHIN)] == tokens(volume)
+    assert [first.get(timeout=PATIENCE)] == tokens(volume)
 
 
 @pytest.mark.usefixtures("celery_setup")
@@ -37,16 +35,17 @@ def test_tokens_grow_also_over_a_restart_of_the_worker(
     celery_worker: CeleryTestWorker, tasks: ModuleType, volume: Path
 ) -> None:
     open_gate(volume)
-    before = [tasks.sync.delay("alice").get(timeout=GET_WITHIN) for _ in range(2)]
+    before = [tasks.sync.delay("alice").get(timeout=PATIENCE) for _ in range(2)]
     celery_worker.restart()
-    after = [tasks.sync.delay("alice").get(timeout=GET_WITHIN) for _ in range(2)]
+    after = [tasks.sync.delay("alice").get(timeout=PATIENCE) for _ in range(2)]
     assert before + after == tokens(volume) == sorted(set(tokens(volume)))
 
 
 @pytest.mark.usefixtures("celery_setup")
-def test_the_lock_of_a_killed_worker_becomes_free_and_the_task_runs_again(
+def test_after_a_worker_is_killed_its_task_runs_again(
     celery_worker: CeleryTestWorker, tasks: ModuleType, volume: Path, five: Servers
 ) -> None:
+    """Its lock expires first."""
     lost = tasks.sync_briefly.delay("alice")
     eventually(lambda: tokens(volume), "it runs")
     celery_worker.kill()
@@ -54,7 +53,7 @@ def test_the_lock_of_a_killed_worker_becomes_free_and_the_task_runs_again(
     assert_freed(five, f"{tasks.sync_briefly.name}:alice")
     open_gate(volume)
     celery_worker.restart()
-    token = tasks.sync_briefly.delay("alice").get(timeout=GET_WITHIN)
+    token = tasks.sync_briefly.delay("alice").get(timeout=PATIENCE)
     killed, again = tokens(volume)
     assert killed < again == token
     assert lost.state == "PENDING"

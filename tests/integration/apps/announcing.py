@@ -7,7 +7,7 @@ from typing import Any
 
 from celery_redlock import SingletonTask, singleton_task
 from celery_redlock.signals import lock_acquired, lock_conflict, lock_lost, lock_released
-from tests.support.inside import Inside
+from tests.support.processes.inside import Inside
 
 inside = Inside(__name__)
 app = inside.app

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 from celery_redlock import SingletonTask
-from tests.support.inside import Inside
+from tests.support.processes.inside import Inside
 
 inside = Inside(__name__, task_cls=SingletonTask)
 app = inside.app

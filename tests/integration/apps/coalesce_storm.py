@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from celery_redlock import LockHeld, lock_conflict, singleton_task
-from celery_redlock.options import Lifetime, OnConflict
+from celery_redlock.config.options import Lifetime, OnConflict
 from celery_redlock.redlock.lease import task_of
-from tests.support.inside import Inside
+from tests.support.processes.inside import Inside
 
 inside = Inside(__name__)
 app = inside.app
@@ -102,7 +102,7 @@ late: dict[Lifetime, Any] = {lifetime: make(lifetime, late=True) for lifetime in
 def on_conflict(error: LockHeld, becomes: str, **_: Any) -> None:
     if becomes == OnConflict.SKIP.value:
         name = error.key.removesuffix("%next").rpartition(":")[2]
-        inside.note("skipped", key=name, holder=task_of(error.holder))
+        inside.note("skipped", key=name, holder=task_of(error.owner))
 
 
 # --- whoever changes the rows ---------------------------------------------------------------------

@@ -11,8 +11,8 @@ from billiard import current_process
 from celery.signals import after_task_publish, before_task_publish, task_prerun
 
 from celery_redlock import singleton_task
-from celery_redlock.options import Lifetime, OnConflict
-from tests.support.inside import Inside
+from celery_redlock.config.options import Lifetime, OnConflict
+from tests.support.processes.inside import Inside
 
 inside = Inside(__name__)
 app = inside.app

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.support.inside import FOLDER_VARIABLE
+from tests.support.processes.inside import FOLDER_VARIABLE
 
 SECRET_KEY = "of no use"  # noqa: S105
 USE_TZ = True

@@ -10,11 +10,13 @@ from celery import Celery
 from celery.exceptions import Ignore, Reject
 
 from celery_redlock import SingletonTask, singleton_task
-from tests.support.inside import Inside
+from tests.support.processes.inside import Inside
 
 inside = Inside(__name__)
 app = inside.app
 MIB = 1 << 20
+NUMBERS = {"c": 400_000_000, "c for ever": 10**15}
+"""How many are added in C: that takes seconds, or days."""
 
 
 class Wrong(Exception):
@@ -40,7 +42,8 @@ def brief(self: SingletonTask, key: str, gate: str | None = None, how: str = "re
 def nesting(self: SingletonTask, key: str, gate: str | None = None, depth: int = 0) -> Any:
     """Hold `depth` more locks, one in another: `<key>-1`, …"""
     if depth:
-        return nesting.apply((key.partition("-")[0] + f"-{depth}", gate, depth - 1)).get()
+        inner = nesting.apply((key.partition("-")[0] + f"-{depth}", gate, depth - 1))
+        return inner.get(disable_sync_subtasks=False)
     return body(self, key, gate, "return")
 
 
@@ -80,9 +83,9 @@ def body(task: SingletonTask, key: str, gate: str | None, how: str) -> Any:
             raise Reject("not now", requeue=True)
         case "memory":
             allocate_more_than_allowed()
-        case "c":
+        case "c" | "c for ever":
             inside.note("in C", key=key)
-            sum(range(400_000_000))  # takes seconds, and looks for no signal
+            sum(range(NUMBERS[how]))  # looks for no signal
         case "eat":
             eat()
     return "done"

@@ -9,7 +9,7 @@ from typing import Any
 
 from celery.beat import PersistentScheduler
 
-from tests.support.inside import FOLDER_VARIABLE
+from tests.support.processes.inside import FOLDER_VARIABLE
 
 
 class Faulty(PersistentScheduler):

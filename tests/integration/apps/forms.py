@@ -12,7 +12,7 @@ from typing import Any
 from celery import Task, shared_task
 
 from celery_redlock import SingletonTask, current_lease, singleton_task
-from tests.support.inside import Inside
+from tests.support.processes.inside import Inside
 
 
 class CompanyTask(Task):  # type: ignore[type-arg]

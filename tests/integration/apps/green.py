@@ -7,7 +7,7 @@ import time
 
 from celery_redlock import SingletonTask, singleton_task
 from celery_redlock.redlock import keeper
-from tests.support.inside import Inside
+from tests.support.processes.inside import Inside
 
 inside = Inside(__name__)
 app = inside.app

@@ -1,17 +1,15 @@
-"""Tasks that are interrupted while they give their lock back; and a worker with a narrow pipe."""
+"""Tasks that are interrupted while they give their lock back; and one that takes many."""
 
 from __future__ import annotations
 
-import fcntl
-import os
 from typing import Any
 
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Task
 
-from celery_redlock import SingletonTask, current_lease, prefork, singleton_task
-from celery_redlock.run import current
-from tests.support.inside import Inside
+from celery_redlock import SingletonTask, current_lease, singleton_task
+from celery_redlock.execution.running import current
+from tests.support.processes.inside import Inside
 
 inside = Inside(__name__)
 app = inside.app
@@ -65,7 +63,7 @@ def ordinary() -> bool:
     return current_lease() is None
 
 
-# --- a pipe that is soon full ---------------------------------------------------------------------
+# --- many locks while the main process stands still -----------------------------------------------
 
 
 @singleton_task(app=app, lock_key="{key}", bind=True)
@@ -84,17 +82,3 @@ def churning(self: SingletonTask, key: str, gate: str, times: int) -> list[bool]
 @singleton_task(app=app, lock_key="{key}", lock_ttl=1)
 def quick(key: str) -> None:
     """Hold the lock for a moment."""
-
-
-class NarrowKeeper(prefork.MainKeeper):
-    """One whose pipe takes a few messages only."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        fcntl.fcntl(self._writing, fcntl.F_SETPIPE_SZ, 4096)
-
-
-if os.environ.get("NARROW_PIPE"):
-    from celery_redlock import worker
-
-    vars(worker)["MainKeeper"] = NarrowKeeper

@@ -12,8 +12,8 @@ from celery.exceptions import Reject
 from celery.signals import task_prerun
 
 from celery_redlock import SingletonTask, singleton_task
-from celery_redlock.options import ALLOWED, Lifetime, OnConflict
-from tests.support.inside import Inside
+from celery_redlock.config.options import ALLOWED, Lifetime, OnConflict
+from tests.support.processes.inside import Inside
 
 Decorator = Callable[[Callable[..., Any]], Any]
 inside = Inside(__name__)
@@ -200,3 +200,8 @@ short_tasks: dict[Lifetime, Any] = {lifetime: short_of_time(lifetime) for lifeti
 @app.task
 def plain(key: str) -> None:
     """An ordinary task."""
+
+
+@one("fenced", Lifetime.WHILE_EXECUTING)
+def fenced(self: SingletonTask, key: str, *, fencing_token: int) -> int:
+    return fencing_token

@@ -13,7 +13,7 @@ from celery.exceptions import Ignore
 from redis import Redis
 
 from celery_redlock import SingletonTask, current_lease, singleton_task
-from tests.support.inside import Inside
+from tests.support.processes.inside import Inside
 
 inside = Inside(__name__)
 app = inside.app
@@ -59,6 +59,11 @@ def rescheduling(self: SingletonTask, key: str, gate: str | None = None) -> int:
 
 @singleton_task(app=app, lock_key="{key}", lock_on_conflict="reschedule")
 def rescheduling_long(key: str, gate: str | None = None) -> int | None:
+    return inside.run(gate, key=key)
+
+
+@singleton_task(app=app, lock_key="{key}", lock_on_conflict="coalesce")
+def coalescing_long(key: str, gate: str | None = None) -> int | None:
     return inside.run(gate, key=key)
 
 

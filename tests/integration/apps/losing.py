@@ -13,8 +13,8 @@ import redis
 from celery import Task
 
 from celery_redlock import LeaseLost, SingletonTask, current_lease, singleton_task
-from celery_redlock.redlock.scripts import lock_keys
-from tests.support.inside import Inside
+from celery_redlock.redlock.protocol.scripts import lock_keys
+from tests.support.processes.inside import Inside
 
 inside = Inside(__name__)
 app = inside.app

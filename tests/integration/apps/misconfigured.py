@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from celery_redlock import singleton_task
-from tests.support.inside import Inside
+from tests.support.processes.inside import Inside
 
 inside = Inside(__name__)
 app = inside.app

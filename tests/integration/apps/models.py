@@ -5,7 +5,7 @@
 from pydantic import BaseModel
 
 from celery_redlock import SingletonTask, singleton_task
-from tests.support.inside import Inside
+from tests.support.processes.inside import Inside
 
 inside = Inside(__name__)
 app = inside.app

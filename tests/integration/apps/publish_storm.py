@@ -9,7 +9,7 @@ from typing import Any
 from celery.utils import uuid
 
 from celery_redlock import lock_released, singleton_task
-from tests.support.inside import Inside
+from tests.support.processes.inside import Inside
 
 inside = Inside(__name__)
 app = inside.app

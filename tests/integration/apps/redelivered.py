@@ -8,9 +8,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from celery import current_task
+from celery.signals import before_task_publish
+
 from celery_redlock import SingletonTask, singleton_task
 from celery_redlock.signals import lock_released
-from tests.support.inside import Inside
+from tests.support.processes.inside import Inside
 
 inside = Inside(__name__)
 app = inside.app
@@ -47,6 +50,16 @@ def rescheduling(self: SingletonTask, key: str, gate: str | None = None) -> int 
     return inside.run(gate, key=key)
 
 
+@locked(lock_on_conflict="reschedule", acks_late=True)
+def rescheduling_late(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
+    return inside.run(gate, key=key)
+
+
+@locked(lock_on_conflict="reschedule", lock_ttl=4)
+def rescheduling_slowly(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
+    return inside.run(gate, key=key)
+
+
 @locked(lock_on_conflict="coalesce")
 def coalescing(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
     return inside.run(gate, key=key)
@@ -62,6 +75,11 @@ def waiting_briefly(self: SingletonTask, key: str, gate: str | None = None) -> i
     return inside.run(gate, key=key)
 
 
+@locked(lock_on_conflict="wait", lock_wait=500)
+def waiting_long(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
+    return inside.run(gate, key=key)
+
+
 @locked(lock_lifetime="until_executed")
 def until_executed(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
     return inside.run(gate, key=key)
@@ -70,6 +88,23 @@ def until_executed(self: SingletonTask, key: str, gate: str | None = None) -> in
 @locked(lock_lifetime="until_and_while_executing")
 def until_and_while(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
     return inside.run(gate, key=key)
+
+
+@locked(
+    lock_lifetime="until_and_while_executing", lock_on_conflict="reschedule", lock_queue_ttl=3600
+)
+def queueing(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
+    """Its process dies after the message's place in line was renewed, before it is published."""
+    return inside.run(gate, key=key)
+
+
+@before_task_publish.connect
+def die_before_it_is_published(sender: str, headers: dict[str, Any], **_: Any) -> None:
+    running = current_task.request.id if current_task else None  # type: ignore[truthy-bool]
+    has_died = inside.folder / f"died-{headers['id']}"
+    if sender == queueing.name and running == headers["id"] and not has_died.exists():
+        has_died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 # --- ways to end ----------------------------------------------------------------------------------
@@ -99,7 +134,7 @@ def limited(self: SingletonTask, key: str, gate: str | None = None) -> int | Non
 
 
 @locked(time_limit=3, acks_on_failure_or_timeout=False)
-def limited_and_put_back(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
+def limited_and_requeued(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
     return inside.run(gate, key=key)
 
 
@@ -114,6 +149,12 @@ def stubborn(self: SingletonTask, key: str, gate: str | None = None) -> int:
     return int(self.request.retries)
 
 
+@locked(acks_late=True, reject_on_worker_lost=True)
+def deadly(self: SingletonTask, key: str) -> None:
+    inside.run(key=key)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 @locked(reject_on_worker_lost=True)
 def dying(self: SingletonTask, key: str) -> int | None:
     """Its process dies when the body has ended, before Celery can do anything about it."""
@@ -126,6 +167,11 @@ def die(sender: Any, task_id: str, **_: Any) -> None:
     if sender.name == dying.name and not has_died.exists():
         has_died.touch()
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+@locked(lock_on_lost="continue")
+def going_on(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
+    return inside.run(gate, key=key)
 
 
 # --- retries and replacements ---------------------------------------------------------------------
@@ -158,6 +204,12 @@ def replacing(self: SingletonTask, key: str, times: int, gate: str | None = None
     """Take its own place, `times` times; then wait at the gate."""
     inside.run(None if times else gate, key=key, times=times)
     return self.replace(replacing.si(key, times - 1, gate)) if times else "replaced"
+
+
+@app.task
+def give_the_alarm(*_: Any) -> None:
+    """An ordinary task, for `link_error`."""
+    inside.note("alarm")
 
 
 @app.task

@@ -8,7 +8,7 @@ from typing import Any
 from celery.exceptions import Ignore
 
 from celery_redlock import SingletonTask
-from tests.support.inside import Inside
+from tests.support.processes.inside import Inside
 
 inside = Inside(__name__)
 app = inside.app

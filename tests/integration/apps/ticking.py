@@ -12,8 +12,8 @@ from celery import Task, current_task
 from celery.schedules import BaseSchedule, crontab
 
 from celery_redlock import SingletonTask, singleton_task
-from celery_redlock.run import TICK_HEADER
-from tests.support.inside import Inside
+from celery_redlock.messages.headers import TICK_HEADER
+from tests.support.processes.inside import Inside
 
 if "DJANGO_SETTINGS_MODULE" in os.environ:
     import django

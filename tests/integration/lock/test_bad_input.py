@@ -1,0 +1,344 @@
+"""What is wrong is said at the earliest moment, with what is wrong and what to do."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celery_redlock.redlock import ConfigurationError, LockHeld, QuorumUnavailable, Redlock
+from celery_redlock.testing import Server, Servers
+from tests.conftest import NewRedlock
+from tests.support.eventually import eventually
+from tests.support.fakes.fake_clock import LeapingClock
+from tests.support.judges.nodes import assert_freed, holders_on
+from tests.support.requirements import redis_versions
+from tests.support.root import ROOT
+
+THREE = ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"]
+
+
+# ---- when the lock is made
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([], "must be odd (1, 3, 5 …), got 0;"),
+        (THREE[:2], "must be odd (1, 3, 5 …), got 2;"),
+        ([THREE[0]] * 3, "127.0.0.1:1 is named twice: it would vote twice; name each once"),
+        (THREE[0], "nodes must be a list of URLs, got str"),
+        ([6379], "each of nodes must be a URL such as redis://host:6379"),
+        (["http://host:1"], "the scheme 'http' can't be used; write one of redis://, rediss://"),
+        (["127.0.0.1:6379"], "the scheme '' can't be used; write one of redis://"),
+        (["redis//host"], "the scheme '' can't be used"),
+        ([""], "the scheme '' can't be used"),
+        (["redis://host:port"], "a node's URL can't be read"),
+        (["redis://host:70000"], "a node's URL can't be read"),
+        (["redis://[::1"], "a node's URL can't be read"),
+        (["redis://host?no_such_option=1"], "node host:6379: an option of its URL can't be used"),
+        (["redis://host?socket_timeout=soon"], "node host:6379: "),
+        (["redis://host?socket_timeout=-1"], "node host:6379: "),
+        (["redis://host?protocol=9"], "node host:6379: an option of its URL can't be used"),
+        (["redis://host?retry=3"], "node host:6379: an option of its URL can't be used"),
+        (["rediss://host?ssl_cert_reqs=maybe"], "node host:6379: an option of its URL"),
+    ],
+)
+def test_invalid_nodes_are_refused_before_any_connection(nodes: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Redlock(nodes)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["node_timeout", "max_ttl", "max_clock_skew", "floor_ttl"])
+@pytest.mark.parametrize("value", [-1, math.nan, math.inf, "5", None, True], ids=repr)
+def test_settings_that_are_no_seconds_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{name} must be"):
+        Redlock(THREE, **{name: value})
+
+
+@pytest.mark.parametrize("name", ["node_timeout", "max_ttl", "floor_ttl"])
+def test_settings_that_leave_nothing_are_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{name} must be a number of seconds > 0, got 0"):
+        Redlock(THREE, **{name: 0})  # type: ignore[arg-type]
+
+
+def test_the_shortest_floor_ttl_works(five: Servers, new_redlock: NewRedlock) -> None:
+    redlock = new_redlock(five.urls, floor_ttl=0.0001)
+    with redlock.lock("k") as lease:
+        lease.ensure()
+    assert_freed(five, "k")
+
+
+# ---- when a lock is asked for
+
+
+@pytest.mark.parametrize("key", [None, 5, b"x", "", "\ud800"], ids=repr)
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda redlock, key: redlock.acquire(key),
+        lambda redlock, key: redlock.lock(key).__enter__(),
+        lambda redlock, key: redlock.reserve(key, 5),
+        lambda redlock, key: redlock.drop(key, "owner"),
+        lambda redlock, key: redlock.mark_done(key, "label"),
+    ],
+    ids=["acquire", "lock", "reserve", "drop", "mark_done"],
+)
+def test_a_key_that_can_not_be_is_refused_before_a_node_is_asked(
+    ask: Callable[[Redlock, Any], object], key: Any
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"^key "):
+        ask(Redlock(THREE), key)
+
+
+@pytest.mark.parametrize("ttl", [0, -1, 0.001, 61, math.nan, math.inf, "5", None, True], ids=repr)
+def test_a_ttl_that_can_not_be_is_refused_before_a_node_is_asked(ttl: Any) -> None:
+    redlock = Redlock(THREE)
+    with pytest.raises(ConfigurationError, match="ttl"):
+        redlock.acquire("k", ttl=ttl)
+    with pytest.raises(ConfigurationError, match="ttl"), redlock.lock("k", ttl=ttl):
+        pytest.fail("entered")
+
+
+def test_a_ttl_above_the_largest_is_refused_with_the_remedy() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Redlock(THREE, max_ttl=20).acquire("invoice:42", ttl=30)
+    assert str(caught.value) == (
+        "cannot lock 'invoice:42' with ttl=30 s: it must be 0.01 to max_ttl=20 s; "
+        "choose another, or set max_ttl for all users of these nodes"
+    )
+
+
+@pytest.mark.parametrize("ttl", [0, -1, math.nan, math.inf, "5", None, True], ids=repr)
+def test_a_reservation_s_ttl_that_can_not_be_is_refused(ttl: Any) -> None:
+    with pytest.raises(ConfigurationError, match="ttl"):
+        Redlock(THREE).reserve("k", ttl)
+
+
+@pytest.mark.parametrize("wait", [-1, math.nan, "5", True], ids=repr)
+def test_an_invalid_wait_is_refused_before_any_node_is_asked(wait: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^wait must be"):
+        Redlock(THREE).acquire("k", wait=wait)
+
+
+@pytest.mark.parametrize("max_hold", [-1, math.nan, "5", None, True], ids=repr)
+def test_an_invalid_max_hold_is_refused_before_any_lock(
+    five: Servers, new_redlock: NewRedlock, max_hold: Any
+) -> None:
+    redlock = new_redlock(five.urls)
+    refused = pytest.raises(ConfigurationError, match=r"^max_hold must be")
+    with refused, redlock.lock("k", max_hold=max_hold):
+        pytest.fail("entered")
+    assert holders_on(five, "k") == [None] * 5
+
+
+@pytest.mark.parametrize("keep", [-1, math.nan, math.inf, "5", None, True], ids=repr)
+def test_a_keep_that_can_not_be_is_refused_and_the_lease_stands(
+    five: Servers, new_redlock: NewRedlock, keep: Any
+) -> None:
+    redlock = new_redlock(five.urls)
+    lease = redlock.acquire("k")
+    with pytest.raises(ConfigurationError, match=r"^keep must be"):
+        redlock.release(lease, keep=keep)
+    lease.ensure()
+    redlock.release(lease)
+
+
+@pytest.mark.parametrize("ttl", [0.01, 60])
+def test_the_shortest_and_the_longest_ttl_are_taken(
+    five: Servers, new_redlock: NewRedlock, ttl: float
+) -> None:
+    class StandingClock(LeapingClock):
+        def now(self) -> float:
+            return 1000.0
+
+    redlock = new_redlock(five.urls, clock=StandingClock())
+    assert redlock.acquire("k", ttl=ttl).remaining() > 0
+
+
+# ---- when the nodes are first met
+
+
+def test_an_address_where_nobody_listens_is_named(new_redlock: NewRedlock) -> None:
+    with pytest.raises(QuorumUnavailable) as caught:
+        new_redlock(THREE).acquire("k")
+    assert set(caught.value.errors) <= {"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"}
+    assert "refused" in str(caught.value)
+
+
+def test_a_host_that_does_not_exist_is_named(new_redlock: NewRedlock) -> None:
+    with pytest.raises(QuorumUnavailable, match=r"no-such-host\.invalid:6379: "):
+        new_redlock(["redis://no-such-host.invalid"]).acquire("k")
+
+
+@redis_versions
+def test_a_replica_is_refused(redis_binary: Path, new_redlock: NewRedlock) -> None:
+    with Servers(Server(binary=redis_binary) for _ in range(4)) as four:
+        with four[1].client() as client:
+            client.replicaof("127.0.0.1", four[3].port)
+        redlock = new_redlock(four.urls[:3])
+        for ask in (lambda: redlock.acquire("k"), redlock.check):
+            with pytest.raises(ConfigurationError) as caught:
+                ask()
+            assert str(caught.value) == (
+                f"node 127.0.0.1:{four[1].port} is a slave: a lock granted by a replica is lost "
+                "in a failover; name independent masters only"
+            )
+        with four[1].client() as client:
+            client.execute_command("REPLICAOF", "NO", "ONE")
+        eventually(lambda: not problems(redlock))
+        redlock.acquire("k").ensure()
+
+
+def problems(redlock: Redlock) -> object:
+    try:
+        return redlock.check()
+    except ConfigurationError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    "second",
+    ["redis://localhost:{port}", "redis://127.0.0.1:{port}/5", "valkey://127.0.0.1:{port}",
+     "redis://127.1:{port}", "{unix}"],
+)  # fmt: skip
+def test_a_server_that_is_named_in_two_ways_is_refused(
+    five: Servers, new_redlock: NewRedlock, second: str
+) -> None:
+    again = second.format(port=five[0].port, unix=five[0].unix_url)
+    redlock = new_redlock([five[0].url, again, five[1].url])
+    for ask in (lambda: redlock.acquire("k"), redlock.check):
+        with pytest.raises(ConfigurationError, match=r"are the same server .*it would vote twice"):
+            ask()
+    assert holders_on(five, "k") == [None] * 5
+
+
+def test_two_urls_of_one_server_are_both_refused_once_known(
+    five: Servers, new_redlock: NewRedlock
+) -> None:
+    again = five[0].url.replace("127.0.0.1", "localhost")
+    first, second, _ = new_redlock([five[0].url, again, five[1].url]).nodes
+    first.connect().disconnect()
+    for node in (second, first, second, first):
+        with pytest.raises(ConfigurationError, match="are the same server"):
+            node.connect()
+    assert second.misconfigured
+
+
+def start_cluster_node(binary: Path) -> Server:
+    return Server("--cluster-enabled", "yes", binary=binary)
+
+
+@redis_versions
+def test_a_node_of_a_cluster_that_lacks_slots_is_refused(
+    redis_binary: Path, new_redlock: NewRedlock
+) -> None:
+    with start_cluster_node(redis_binary) as server:
+        with pytest.raises(ConfigurationError) as caught:
+            new_redlock([server.url]).acquire("k")
+        assert str(caught.value) == (
+            f"node 127.0.0.1:{server.port} is in cluster mode and serves 0 of 16384 slots: it "
+            "would refuse the other keys; name independent masters outside a cluster"
+        )
+
+
+@redis_versions
+def test_a_cluster_of_one_that_has_all_slots_will_do(
+    redis_binary: Path, new_redlock: NewRedlock
+) -> None:
+    with start_cluster_node(redis_binary) as server:
+        with server.client() as client:
+            client.execute_command("CLUSTER", "ADDSLOTS", *range(16_384))
+            eventually(lambda: client.cluster("info")["cluster_state"] == "ok")
+        redlock = new_redlock([server.url])
+        for key in ("k", "another", "a}b", "{c}"):
+            redlock.release(redlock.acquire(key), done="task")
+
+
+# ---- later
+
+
+@redis_versions
+def test_a_node_that_becomes_a_replica_does_not_vote_any_more(
+    redis_binary: Path, new_redlock: NewRedlock
+) -> None:
+    with Servers(Server(binary=redis_binary) for _ in range(4)) as four:
+        redlock = new_redlock(four.urls[:3])
+        redlock.release(redlock.acquire("k"))
+        with four[1].client() as client:
+            client.replicaof("127.0.0.1", four[3].port)
+        for _ in range(20):
+            lease = redlock.acquire("k", wait=60)
+            lease.ensure()
+            redlock.release(lease)
+        four[0].kill()
+        with pytest.raises(QuorumUnavailable):
+            redlock.acquire("k")
+
+
+def test_a_minority_found_wrong_later_does_not_end_a_lease(
+    five: Servers, new_redlock: NewRedlock
+) -> None:
+    five[2].kill()
+    clock = LeapingClock()
+    redlock = new_redlock(five.urls[:3], clock=clock)
+    lease = redlock.acquire("k")
+    five[2].start()
+    with five[2].client() as client:
+        client.replicaof("127.0.0.1", five[3].port)
+
+    def is_refused() -> bool:
+        clock.leap(1)
+        return isinstance(problems(redlock), ConfigurationError)
+
+    eventually(is_refused, within=20)
+    redlock.extend(lease)
+    lease.ensure()
+    redlock.release(lease)
+    assert_freed(five[:2], "k")
+    with pytest.raises(ConfigurationError, match="is a slave"):
+        redlock.acquire("k")
+
+
+def test_a_key_that_is_not_the_lock_s_is_refused_and_stays(
+    five: Servers, new_redlock: NewRedlock
+) -> None:
+    for server in five:
+        with server.client() as client:
+            client.hset("redlock:{k}", "somebody's", "data")
+    with pytest.raises(QuorumUnavailable, match="WRONGTYPE"):
+        new_redlock(five.urls).acquire("k")
+    for server in five:
+        with server.client() as client:
+            assert client.type("redlock:{k}") == b"hash"
+
+
+def test_a_key_without_an_end_is_held_by_whoever_set_it(
+    five: Servers, new_redlock: NewRedlock
+) -> None:
+    for server in five:
+        with server.client() as client:
+            client.set("redlock:{k}", "by hand")
+    with pytest.raises(LockHeld) as caught:
+        new_redlock(five.urls).acquire("k", wait=0.01)
+    assert (caught.value.holder, caught.value.owner) == (None, "by hand")
+    assert caught.value.remaining == 0
+
+
+# ---- what is not loaded
+
+
+@pytest.mark.parametrize("module", ["celery_redlock.redlock", "celery_redlock"])
+def test_the_lock_is_had_without_celery(module: str) -> None:
+    program = (
+        f"import sys, {module} as lock; lock.Redlock, lock.Lease, lock.LockHeld\n"
+        "wrong = {'celery', 'kombu', 'billiard', 'vine'} & sys.modules.keys()\n"
+        "assert not wrong, wrong"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)

@@ -1,0 +1,225 @@
+"""A node that was started lately may have forgotten a lock: it does not vote for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from celery_redlock.redlock import LeaseLost, LockHeld, QuorumUnavailable, Redlock
+from celery_redlock.redlock.events import Event, NodeUp
+from celery_redlock.redlock.protocol.quorum import guard_s
+from celery_redlock.testing import Server, Servers
+from tests.conftest import NewRedlock, StartServers
+from tests.support.eventually import eventually
+from tests.support.fakes.fake_clock import LeapingClock
+from tests.support.faults.clock_shim import WallClock
+from tests.support.judges.nodes import assert_freed, expire_on, holder_on, holders_on
+from tests.support.locking import settle
+
+GUARD = guard_s(max_ttl=60, max_clock_skew=1)
+
+
+@pytest.fixture
+def clock() -> LeapingClock:
+    return LeapingClock()
+
+
+@pytest.fixture
+def three(servers: StartServers) -> Servers:
+    """Servers that have just been started."""
+    return servers(3)
+
+
+@pytest.fixture
+def redlock(three: Servers, new_redlock: NewRedlock, clock: LeapingClock) -> Redlock:
+    """A client to which all nodes have been up for long."""
+    redlock = new_redlock(three.urls, restart_guard=True, clock=clock)
+    redlock.check()
+    clock.leap(GUARD)
+    return redlock
+
+
+def uptime_of(server: Server) -> int:
+    with server.client() as client:
+        return int(client.info("server")["uptime_in_seconds"])
+
+
+def reconnect(redlock: Redlock, clock: LeapingClock, index: int) -> None:
+    """Have the client notice that a node was restarted, and connect to it again."""
+    node = redlock.nodes[index]
+    before = node.run_id
+
+    def is_back() -> bool:
+        redlock.check()
+        return node.run_id != before
+
+    clock.leap(0.2)
+    eventually(is_back)
+
+
+def test_nodes_that_have_just_been_started_do_not_vote(
+    three: Servers, new_redlock: NewRedlock, clock: LeapingClock
+) -> None:
+    redlock = new_redlock(three.urls, restart_guard=None, clock=clock)
+    with pytest.raises(QuorumUnavailable) as caught:
+        redlock.acquire("k")
+    for error in caught.value.errors.values():
+        assert error.startswith("restarted or replaced lately, votes in ")
+    assert len(caught.value.errors) >= 2
+    assert holders_on(three, "k") == [None] * 3
+    settle(redlock)
+    clock.leap(GUARD - max(map(uptime_of, three)) - 5)
+    with pytest.raises(QuorumUnavailable, match="restarted or replaced lately, votes in"):
+        redlock.acquire("k")
+    settle(redlock)
+    clock.leap(GUARD)
+    redlock.acquire("k").ensure()
+
+
+def test_the_guard_is_as_long_as_the_settings_say(
+    three: Servers, new_redlock: NewRedlock, clock: LeapingClock
+) -> None:
+    redlock = new_redlock(
+        three.urls, restart_guard=True, clock=clock, max_ttl=1000, max_clock_skew=50
+    )
+    with pytest.raises(QuorumUnavailable):
+        redlock.acquire("k")
+    settle(redlock)
+    clock.leap(1000 + 100 - max(map(uptime_of, three)))
+    with pytest.raises(QuorumUnavailable, match="restarted or replaced lately"):
+        redlock.acquire("k")
+    settle(redlock)
+    clock.leap(12)
+    redlock.acquire("k").ensure()
+
+
+def test_the_guard_can_be_switched_off(three: Servers, new_redlock: NewRedlock) -> None:
+    new_redlock(three.urls, restart_guard=False).acquire("k").ensure()
+
+
+def test_a_single_node_is_not_guarded(three: Servers, new_redlock: NewRedlock) -> None:
+    new_redlock(three.urls[:1], restart_guard=None).acquire("k").ensure()
+
+
+def test_a_single_node_can_be_guarded(three: Servers, new_redlock: NewRedlock) -> None:
+    with pytest.raises(QuorumUnavailable, match="restarted or replaced lately"):
+        new_redlock(three.urls[:1], restart_guard=True).acquire("k")
+
+
+@pytest.mark.parametrize("guard", [True, False])
+def test_a_clock_set_back_does_not_lengthen_the_guard(
+    new_wall_clock: Callable[[], WallClock],
+    new_redlock: NewRedlock,
+    clock: LeapingClock,
+    guard: bool,
+) -> None:
+    wall_clock = new_wall_clock()
+    with Server(env=wall_clock.env) as server:
+        wall_clock.step(-36_000)
+        eventually(lambda: uptime_of(server) < -30_000)
+        redlock = new_redlock([server.url], restart_guard=guard, clock=clock)
+        redlock.check()
+        clock.leap(GUARD if guard else 0)
+        redlock.acquire("k").ensure()
+
+
+def test_a_node_that_has_been_up_for_long_votes_at_once(
+    new_wall_clock: Callable[[], WallClock], new_redlock: NewRedlock
+) -> None:
+    wall_clock = new_wall_clock()
+    with Servers(Server(env=wall_clock.env) for _ in range(3)) as three:
+        wall_clock.step(3600)  # its uptime is the difference of two readings of its wall clock
+        for server in three:
+            eventually(lambda server=server: uptime_of(server) >= 3600)  # type: ignore[misc]
+        new_redlock(three.urls, restart_guard=True).acquire("k").ensure()
+
+
+def test_a_restarted_minority_changes_nothing_and_is_told(
+    three: Servers, new_redlock: NewRedlock, clock: LeapingClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Event] = []
+    redlock = new_redlock(three.urls, restart_guard=True, clock=clock, observers=[seen.append])
+    redlock.check()
+    clock.leap(GUARD)
+    three[1].restart()
+    seen.clear()
+    caplog.clear()
+    reconnect(redlock, clock, 1)
+    lease = redlock.acquire("k")
+    lease.ensure()
+    redlock.release(lease)
+    [event] = [event for event in seen if isinstance(event, NodeUp)]
+    assert event.node == f"127.0.0.1:{three[1].port}"
+    assert GUARD - 10 < event.votes_in <= GUARD
+    assert f"node guarded node={event.node} votes_in_s=" in caplog.text
+
+
+def test_a_restarted_node_is_asked_only_after_the_guard(
+    three: Servers, redlock: Redlock, clock: LeapingClock
+) -> None:
+    three[1].restart()
+    reconnect(redlock, clock, 1)
+    for number in range(5):
+        lease = redlock.acquire(f"k{number}")
+        assert holder_on(three[1], lease.key) is None
+        redlock.release(lease)
+    settle(redlock)
+    clock.leap(GUARD)
+
+    def is_granted_there() -> bool:
+        lease = redlock.acquire("k")
+        holder = holder_on(three[1], "k")
+        redlock.release(lease)
+        return holder == lease.owner
+
+    eventually(is_granted_there)
+
+
+def test_a_restarted_node_is_healed_extended_and_released(
+    three: Servers, redlock: Redlock, clock: LeapingClock
+) -> None:
+    lease = redlock.acquire("k")
+    eventually(lambda: holders_on(three, "k") == [lease.owner] * 3)
+    three[1].restart()
+    reconnect(redlock, clock, 1)
+
+    def is_healed() -> bool:
+        redlock.extend(lease)
+        return holder_on(three[1], "k") == lease.owner
+
+    eventually(is_healed)
+    three[0].kill()
+    redlock.extend(lease)  # with its help
+    redlock.release(lease)
+    assert_freed(three[1:], "k")
+
+
+def test_without_the_guard_a_restart_would_let_two_hold_the_lock(
+    three: Servers, new_redlock: NewRedlock, redlock: Redlock, clock: LeapingClock
+) -> None:
+    lease = redlock.acquire("k", ttl=60)
+    expire_on(three[2:], "k")  # where it never got to
+    three[1].restart()  # which forgets it
+
+    rival = new_redlock(three.urls, restart_guard=True, clock=clock)
+    # To this client, just like to the first one, only the restarted node is young.
+    rival.check()
+    [channel] = rival._pool._idle
+    for index in (0, 2):
+        connection = channel._connections.by_node[index]
+        assert connection
+        connection.votes_from = 0.0
+    with pytest.raises((LockHeld, QuorumUnavailable)):
+        rival.acquire("k")
+    reconnect(redlock, clock, 1)
+    eventually(lambda: redlock.extend_all([lease]) == [None])  # healed, and then extended
+    lease.ensure()
+
+    # The scenario is the one it protects from:
+    expire_on(three[1:], "k")
+    with three[1].client() as client:
+        client.flushall()
+    new_redlock(three.urls, restart_guard=False).acquire("k").ensure()
+    with pytest.raises(LeaseLost):
+        lease.ensure()

@@ -1,0 +1,68 @@
+"""Nodes that look healthy and do not vote: `check` says which, and why."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_redlock.testing import Servers
+from tests.conftest import NewRedlock, StartServers
+from tests.support.locking import name_of
+
+
+def test_a_healthy_quorum_is_written_to_and_left_clean(
+    five: Servers, new_redlock: NewRedlock
+) -> None:
+    assert new_redlock(five.urls).check() == {}
+    for server in five:
+        with server.client() as client:
+            keys = client.keys("*")
+            assert isinstance(keys, list)
+            assert all(client.pttl(key) <= 1000 for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "error"),
+    [("maxmemory", "1", "OOM"), ("min-replicas-to-write", "1", "NOREPLICAS")],
+)
+def test_a_node_that_refuses_writes_is_named_and_logged_once(
+    servers: StartServers, new_redlock: NewRedlock, caplog: pytest.LogCaptureFixture,
+    setting: str, value: str, error: str,
+) -> None:  # fmt: skip
+    three = servers(3)
+    redlock = new_redlock(three.urls)
+    with three[1].client() as client:
+        client.config_set(setting, value)
+        for _ in range(3):
+            redlock.release(redlock.acquire("k"))
+            problems = redlock.check()
+            assert list(problems) == [name_of(three[1])]
+            assert problems[name_of(three[1])].startswith(f"refuses to write: {error}")
+        assert caplog.text.count("node refuses writes") == 1
+        client.config_set(setting, "0")
+    assert redlock.check() == {}
+    with three[1].client() as client:
+        client.config_set(setting, value)
+    redlock.check()
+    assert caplog.text.count("node refuses writes") == 2, "its state has changed twice"
+
+
+def test_a_user_without_rights_to_the_prefix_is_named(
+    servers: StartServers, new_redlock: NewRedlock
+) -> None:
+    three = servers(3)
+    with three[0].client() as client:
+        client.execute_command("ACL", "SETUSER", "locker", "on", "nopass", "~other:*", "+@all")
+    urls = [three[0].url.replace("redis://", "redis://locker:x@"), *three.urls[1:]]
+    problems = new_redlock(urls).check()
+    assert list(problems) == [name_of(three[0])]
+    assert "NOPERM" in problems[name_of(three[0])]
+
+
+def test_a_guarded_node_is_named_with_the_time_that_is_left(
+    servers: StartServers, new_redlock: NewRedlock
+) -> None:
+    three = servers(3)
+    problems = new_redlock(three.urls, restart_guard=True).check()
+    assert set(problems) == {name_of(server) for server in three}
+    for why in problems.values():
+        assert why.startswith("restarted or replaced lately, votes in ")

@@ -1,0 +1,56 @@
+"""Run the commands as a user does, on real servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from click.testing import CliRunner
+
+from celery_redlock.cli import redlock
+from celery_redlock.cli.alone import main
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A command that has run."""
+
+    exit_code: int
+    output: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.output)
+
+
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run() -> Run:
+    """Run `celery-redlock` in this process: `run(urls, "status", "--json")`.
+
+    The nodes vote at once, since they have just been started; `options` are those of the group.
+    """
+
+    def run(urls: Sequence[str], *words: str, options: Sequence[str] = ()) -> Ran:
+        nodes = [word for url in urls for word in ("--node", url)]
+        # Patient, since the machine may be slow.
+        group = [*nodes, "--no-restart-guard", "--node-timeout", "2", *options]
+        result = CliRunner().invoke(main, [*group, *words], catch_exceptions=False)
+        return Ran(result.exit_code, result.output)
+
+    return run
+
+
+def run_with(app: Celery, *words: str) -> Ran:
+    """Run `celery -A … redlock` for an app in this process."""
+    result = CliRunner().invoke(
+        redlock, words, obj=SimpleNamespace(app=app), catch_exceptions=False
+    )
+    return Ran(result.exit_code, result.output)

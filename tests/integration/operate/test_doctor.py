@@ -1,0 +1,457 @@
+"""`celery redlock doctor` finds each trap: one test sets it, on real servers of its own."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu import Exchange, Queue
+
+from celery_redlock import singleton_task
+from celery_redlock.beat.ticks import Claims, Tick
+from celery_redlock.config.identity import identity_of
+from celery_redlock.operate.doctor.traps import TRAPS
+from celery_redlock.testing import Server, Servers
+from tests.conftest import NewRedlock, ProxyFor, StartServers
+from tests.support.faults.clock_shim import WallClock
+from tests.support.processes.project import celery_to_itself
+from tests.support.root import ROOT
+
+from .conftest import Ran, Run, run_with
+
+QUIET = ["--node-timeout", "5"]
+
+
+def found(ran: Ran) -> dict[str, list[tuple[str, str, str]]]:
+    """Return what was found by code: severity, place and observation of each."""
+    by_code: dict[str, list[tuple[str, str, str]]] = {}
+    for one in ran.json["findings"]:
+        by_code.setdefault(one["code"], []).append((one["severity"], one["where"], one["what"]))
+    return by_code
+
+
+def codes(ran: Ran) -> set[str]:
+    return set(found(ran))
+
+
+@pytest.fixture
+def examine(run: Run) -> Callable[..., Ran]:
+    """Run the doctor on nodes, as JSON; the guard is on only if a test says so."""
+    return lambda urls, *options: run(
+        urls, "doctor", "--json", options=["--restart-guard", "--max-ttl", "0.01", *options]
+    )
+
+
+@pytest.fixture
+def three(servers: StartServers) -> Servers:
+    return servers(3)
+
+
+@pytest.fixture(autouse=True)
+def _no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The servers of a test are younger than any guard: it is on, and over.
+    monkeypatch.setattr("celery_redlock.operate.target.guard_s", lambda *_: -1.0)
+
+
+Examine = Callable[..., Ran]
+
+
+# ---- nodes
+
+
+def test_healthy_nodes_have_no_finding(three: Servers, examine: Examine, run: Run) -> None:
+    ran = examine(three.urls)
+    assert ran.json["findings"] == []
+    assert ran.exit_code == 0
+    text = run(three.urls, "doctor", options=["--restart-guard"])
+    assert text.output == "Nothing was found.\n"
+    with three[0].client() as client:
+        assert client.dbsize() == 0
+
+
+def test_a_finding_says_what_where_why_and_how_to_mend_it(three: Servers, run: Run) -> None:
+    with three[1].client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    ran = run(three.urls, "doctor", options=["--restart-guard"])
+    assert codes(run(three.urls, "doctor", "--json", options=["--restart-guard"])) == {"RL104"}
+    assert "ERROR    RL104  a node may evict keys" in ran.output
+    assert f"where:  127.0.0.1:{three[1].port}" in ran.output
+    assert "what:   maxmemory_policy:allkeys-lru" in ran.output
+    assert "why:    " in ran.output
+    assert "mend:   Set maxmemory-policy noeviction" in ran.output
+    assert "more:   docs/reference/doctor.md#rl104" in ran.output
+    assert ran.output.endswith("1 error, 0 warnings, 0 unknown.\n")
+    assert ran.exit_code == 1
+
+
+def test_a_node_that_is_down_and_a_lost_quorum(three: Servers, run: Run) -> None:
+    three[0].kill()
+    words = ("doctor", "--json")
+    ran = run(three.urls, *words, options=["--restart-guard"])
+    assert codes(ran) == {"RL102"}
+    assert ran.exit_code == 0
+    assert run(three.urls, *words, "--strict", options=["--restart-guard"]).exit_code == 1
+    three[1].kill()
+    ran = run(three.urls, *words, options=["--restart-guard"])
+    assert codes(ran) == {"RL101", "RL102"}
+    assert ran.exit_code == 1
+
+
+def test_a_node_in_its_restart_guard(
+    three: Servers, examine: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery_redlock.operate.target.guard_s", lambda *_: 3600.0)
+    assert codes(examine(three.urls)) == {"RL101", "RL103"}
+
+
+def test_a_replica_and_its_master(three: Servers, examine: Examine) -> None:
+    with three[1].client() as client:
+        client.replicaof("127.0.0.1", three[0].port)
+        while client.info("replication")["master_link_status"] != "up":
+            pass
+        seen = found(examine(three.urls))
+        assert seen["RL105"][0][:2] == ("error", f"127.0.0.1:{three[1].port}")
+        assert seen["RL106"][0][1:] == (f"127.0.0.1:{three[0].port}", "connected_slaves:1")
+        # A failover.
+        client.replicaof("NO", "ONE")
+    three[0].kill()
+    three[0].start()
+    [promoted] = found(examine(three.urls))["RL106"]
+    assert promoted[1] == f"127.0.0.1:{three[1].port}"
+    assert "promoted" in promoted[2]
+
+
+def test_a_node_in_cluster_mode(servers: StartServers, examine: Examine) -> None:
+    [node] = servers(1, "--cluster-enabled", "yes")
+    assert "RL107" in codes(examine([node.url]))
+
+
+def test_one_server_under_two_urls(three: Servers, examine: Examine) -> None:
+    seen = found(examine([three[0].url, three[1].url, three[0].unix_url]))
+    [twin] = seen["RL108"]
+    assert twin[2] == f"it is the same server as 127.0.0.1:{three[0].port}"
+    assert "RL101" in seen
+
+
+def test_an_even_number_and_a_single_node(three: Servers, examine: Examine) -> None:
+    assert codes(examine(three.urls[:2])) == {"RL109"}
+    assert codes(examine(three.urls[:1])) == {"RL110"}
+
+
+@pytest.mark.parametrize(("offset", "says"), [(60.0, "ahead of"), (-60.0, "behind")])
+def test_a_clock_that_is_wrong(
+    new_wall_clock: Callable[[], WallClock], examine: Examine, offset: float, says: str
+) -> None:
+    clock = new_wall_clock()
+    with Server(env=clock.env) as node:
+        clock.step(offset)
+        [(severity, _, what)] = found(examine([node.url]))["RL111"]
+    assert severity == "error"
+    assert says in what
+
+
+def test_a_node_that_forgets_and_is_not_guarded(three: Servers, run: Run) -> None:
+    settings = (("no", "always"), ("yes", "everysec"), ("yes", "always"))
+    for node, (stored, synced) in zip(three, settings, strict=True):
+        with node.client() as client:
+            client.config_set("appendonly", stored)
+            client.config_set("appendfsync", synced)
+    seen = found(run(three.urls, "doctor", "--json"))["RL112"]
+    assert [(severity, where) for severity, where, _ in seen] == [
+        ("error", f"127.0.0.1:{node.port}") for node in three[:2]
+    ]
+
+
+def test_a_server_that_forbids_config_is_unknown(three: Servers, run: Run) -> None:
+    urls = []
+    for node in three:
+        with node.client() as client:
+            client.execute_command("ACL SETUSER locks on >secret ~* +@all -config -acl")
+        urls.append(node.url.replace("redis://", "redis://locks:secret@"))
+    ran = run(urls, "doctor", "--json")
+    assert [severity for severity, *_ in found(ran)["RL112"]] == ["unknown"] * 3
+    assert ran.json["unknown"] == 3
+    assert ran.exit_code == 0
+
+
+def test_a_round_trip_that_is_too_long(
+    three: Servers, proxy_for: ProxyFor, examine: Examine
+) -> None:
+    proxies = [proxy_for(node) for node in three]
+    for proxy in proxies:
+        proxy.replies.delay = 0.1
+    urls = [proxy.url for proxy in proxies]
+    late = found(examine(urls, "--node-timeout", "0.05"))["RL113"]
+    assert [severity for severity, *_ in late] == ["error"] * 3
+    assert "redlock_node_timeout 50 ms" in late[0][2]
+    near = found(examine(urls, "--node-timeout", "0.3"))["RL113"]
+    assert {severity for severity, *_ in near} <= {"warning", "error"}
+
+
+def test_a_slow_minority_is_a_warning(
+    three: Servers, proxy_for: ProxyFor, examine: Examine
+) -> None:
+    proxy = proxy_for(three[0])
+    proxy.replies.delay = 0.5
+    urls = [proxy.url, *three.urls[1:]]
+    late = found(examine(urls, "--node-timeout", "0.4"))["RL113"]
+    assert ("warning", proxy.url.removeprefix("redis://")) in [one[:2] for one in late]
+
+
+def test_a_node_near_its_limit_of_connections(servers: StartServers, examine: Examine) -> None:
+    [node] = servers(1, "--maxclients", "5")
+    clients = [node.client() for _ in range(4)]
+    try:
+        for client in clients:
+            client.ping()
+        [(_, _, what)] = found(examine([node.url]))["RL114"]
+    finally:
+        for client in clients:
+            client.close()
+    assert what == "connected_clients:5 of maxclients:5"
+
+
+def test_a_node_without_room_for_the_connections_of_the_fleet(
+    servers: StartServers, run: Run
+) -> None:
+    [node] = servers(1, "--maxclients", "500")
+    assert "RL120" not in found(run([node.url], "doctor", "--json"))
+    assert "RL120" not in found(run([node.url], "doctor", "--json", "--fleet", "100", "2"))
+    [(severity, where, what)] = found(run([node.url], "doctor", "--json", "--fleet", "100", "3"))[
+        "RL120"
+    ]
+    assert (severity, where) == ("error", node.url.removeprefix("redis://"))
+    assert what == (
+        "100 workers with 3 pool processes each open up to 600 connections, maxclients:500"
+    )
+
+
+def test_a_node_that_is_nearly_full_and_then_refuses(
+    servers: StartServers, examine: Examine
+) -> None:
+    [node] = servers(1)
+    with node.client() as client:
+        used: Any = client.info("memory")["used_memory"]
+        client.config_set("maxmemory", int(used * 1.1))
+        assert "RL115" in codes(examine([node.url]))
+        client.config_set("maxmemory", 1000)
+        [(severity, _, what)] = found(examine([node.url]))["RL118"]
+    assert severity == "error"
+    assert "OOM" in what
+
+
+def documented_rights() -> list[str]:
+    """Return the rights of the user in docs/how-to/run-the-nodes.md."""
+    text = (ROOT / "docs/how-to/run-the-nodes.md").read_text(encoding="utf-8")
+    [rights] = re.findall(r"^user locks on >secret ~redlock:\* (.*)$", text, re.MULTILINE)
+    return str(rights).split()
+
+
+RIGHTS = documented_rights()
+
+
+def user_of(node: Server, *rules: str) -> str:
+    """Give a node a user with these rights; return its URL."""
+    with node.client() as client:
+        client.execute_command("ACL SETUSER locks reset on >secret", *rules)
+    return node.url.replace("redis://", "redis://locks:secret@")
+
+
+def test_the_documented_rights_are_enough(three: Servers, examine: Examine) -> None:
+    urls = [user_of(node, "~redlock:*", *RIGHTS) for node in three]
+    assert examine(urls).json["findings"] == []
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        ("~other:*", *RIGHTS),
+        ("~redlock:*", *(right for right in RIGHTS if right != "+set")),
+        ("~redlock:*", *(right for right in RIGHTS if right != "+evalsha")),
+        # Only a script runs it.
+        ("~redlock:*", *(right for right in RIGHTS if right != "+incr")),
+    ],
+)
+def test_rights_that_are_too_narrow(
+    servers: StartServers, examine: Examine, rules: tuple[str, ...]
+) -> None:
+    [node] = servers(1)
+    [(severity, _, what)] = found(examine([user_of(node, *rules)]))["RL116"]
+    assert severity == "error"
+    assert re.search("permission|can't run this command", what)
+
+
+def test_an_open_node_on_the_network(three: Servers, examine: Examine) -> None:
+    # This leads to the machine itself, but is not an address of the loopback.
+    urls = [f"redis://0.0.0.0:{node.port}" for node in three]
+    seen = found(examine(urls))
+    assert set(seen) == {"RL117", "RL119"}
+    assert seen["RL117"][0][2] == "user default: +@all, without a password"
+
+
+# ---- app
+
+
+@pytest.fixture
+def new_app(three: Servers) -> Iterator[Callable[..., Celery]]:
+    apps: list[Celery] = []
+
+    def new(broker: str = "redis://127.0.0.1:1", **conf: Any) -> Celery:
+        app = Celery("bank", broker=broker, set_as_current=False)
+        app.conf.update(redlock_nodes=three.urls, redlock_node_timeout=2.0, **conf)
+        apps.append(app)
+        return app
+
+    with celery_to_itself():
+        yield new
+        for app in apps:
+            app.close()
+
+
+NewApp = Callable[..., Celery]
+
+
+def add(app: Celery, body: Callable[..., None], **options: Any) -> None:
+    singleton_task(app=app, shared=False, name="bank.t", **options)(body)
+
+
+def body(account_id: int) -> None: ...
+
+
+def examined(app: Celery) -> dict[str, list[tuple[str, str, str]]]:
+    return found(run_with(app, "doctor", "--json"))
+
+
+def test_a_healthy_app_has_no_finding(new_app: NewApp) -> None:
+    app = new_app(beat_schedule={"e": {"task": "bank.t", "schedule": 1}}, beat_scheduler="redlock")
+    add(app, body, acks_late=True, reject_on_worker_lost=True, time_limit=60, lock_max_hold=60)
+    assert examined(app) == {}
+
+
+def test_locking_that_is_switched_off(new_app: NewApp) -> None:
+    assert set(examined(new_app(redlock_enabled=False))) == {"RL201"}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"lock_max_hold": 30, "time_limit": 60}, "lock_max_hold = 30 s is shorter"),
+        (
+            {"lock_on_conflict": "wait", "lock_wait": 60, "time_limit": 60},
+            "lock_wait = 60 s is not shorter",
+        ),
+    ],
+)
+def test_options_that_contradict_each_other(
+    new_app: NewApp, options: dict[str, Any], says: str
+) -> None:
+    app = new_app()
+    add(app, body, **options)
+    [(_, where, what)] = examined(app)["RL202"]
+    assert where == "bank.t"
+    assert says in what
+
+
+def test_options_that_are_refused(new_app: NewApp) -> None:
+    app = new_app(redlock_max_ttl=10.0)
+    add(app, body, lock_ttl=30)
+    [(severity, _, what)] = examined(app)["RL202"]
+    assert severity == "error"
+    assert "lock_ttl = 30 is longer than redlock_max_ttl" in what
+
+
+def with_now(account_id: int, now: str) -> None: ...
+
+
+def with_datetime(account_id: int, at: dt.datetime) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "lock_key", "is_found"),
+    [
+        (body, None, False),
+        (with_now, None, True),
+        (with_now, ["account_id"], False),
+        (with_now, "{account_id}", False),
+        (with_now, "{account_id}/{now}", True),
+        (with_now, lambda account_id, now: account_id, False),
+        (with_datetime, None, True),
+    ],
+)
+def test_a_key_with_an_argument_that_always_differs(
+    new_app: NewApp, function: Callable[..., None], lock_key: Any, *, is_found: bool
+) -> None:
+    app = new_app()
+    add(app, function, lock_key=lock_key)
+    assert ("RL203" in examined(app)) is is_found
+
+
+@pytest.mark.parametrize(
+    ("options", "is_found"),
+    [
+        ({"acks_late": True, "time_limit": 61}, True),
+        ({"acks_late": True, "time_limit": 60}, False),
+        ({"time_limit": 61}, False),
+        ({"default_retry_delay": 61}, True),
+        ({"autoretry_for": (OSError,), "retry_backoff": True}, True),
+    ],
+)
+def test_a_visibility_timeout_that_is_too_short(
+    new_app: NewApp, options: dict[str, Any], *, is_found: bool
+) -> None:
+    app = new_app(broker_transport_options={"visibility_timeout": 60})
+    add(app, body, **{"default_retry_delay": 10, "reject_on_worker_lost": True} | options)
+    assert ("RL204" in examined(app)) is is_found
+    other = new_app("amqp://127.0.0.1:1")
+    add(other, body, **options)
+    assert "RL204" not in examined(other)
+
+
+@pytest.mark.parametrize(
+    ("conf", "is_found"), [({}, True), ({"task_reject_on_worker_lost": True}, False)]
+)
+def test_a_late_acknowledgement_that_loses_the_task(
+    new_app: NewApp, conf: dict[str, Any], *, is_found: bool
+) -> None:
+    app = new_app(task_acks_late=True, **conf)
+    add(app, body)
+    assert ("RL205" in examined(app)) is is_found
+
+
+def test_settings_that_do_not_fit_a_quorum_queue(new_app: NewApp) -> None:
+    def app(exchange: str, **conf: Any) -> Celery:
+        queue = Queue(
+            "q", Exchange("q", type=exchange), routing_key="q",
+            queue_arguments={"x-queue-type": "quorum"},
+        )  # fmt: skip
+        return new_app("amqp://127.0.0.1:1", task_queues=[queue], **conf)
+
+    assert "RL206" not in examined(app("topic"))
+    [(severity, *_)] = examined(app("direct"))["RL206"]
+    assert severity == "warning"
+    [(severity, *_)] = examined(app("topic", worker_detect_quorum_queues=False))["RL206"]
+    assert severity == "error"
+
+
+def test_beat_without_the_scheduler(new_app: NewApp, new_redlock: NewRedlock) -> None:
+    app = new_app(beat_schedule={"e": {"task": "bank.t", "schedule": 1}})
+    [(severity, where, _)] = examined(app)["RL301"]
+    assert (severity, where) == ("warning", "beat_scheduler")
+    # Named on the command line of beat, it leaves claims.
+    redlock = new_redlock(app.conf.redlock_nodes)
+    entry: Any = type("Entry", (), {"name": "e"})
+    at = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    claims: Any = Claims(redlock, 60.0)
+    claims.acquire(Tick(entry, at, identity_of(app)))
+    assert "RL301" not in examined(app)
+
+
+def test_every_trap_has_a_test_here() -> None:
+    from pathlib import Path  # noqa: PLC0415
+
+    text = Path(__file__).read_text(encoding="utf-8")
+    assert [trap.code for trap in TRAPS if f'"{trap.code}"' not in text] == []

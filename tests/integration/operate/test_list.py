@@ -1,0 +1,168 @@
+"""`celery-redlock list` on real servers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from celery_redlock.redlock.lease import new_owner
+from celery_redlock.testing import Servers
+from tests.conftest import NewRedlock, StartServers
+
+from .conftest import Ran, Run
+
+MANY = 20_000
+FILL = """
+for number = 1, tonumber(ARGV[1]) do
+  local name = 'redlock:{bank.sync:' .. number .. '}'
+  redis.call('SET', name, ARGV[2] .. number .. '@worker', 'PX', 3600000)
+  redis.call('SET', name .. ':floor', '1763800000000000', 'PX', 3600000)
+end
+"""
+LIST = """
+import resource, sys, time
+import celery_redlock.cli.alone as alone
+import celery_redlock.operate.locks, celery_redlock.operate.node_set
+before = resource.getrusage(resource.RUSAGE_SELF)
+began = time.monotonic()
+alone.main(sys.argv[1:], standalone_mode=False)
+after = resource.getrusage(resource.RUSAGE_SELF)
+cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+print(time.monotonic() - began, cpu, (after.ru_maxrss - before.ru_maxrss) / 1024, file=sys.stderr)
+"""
+
+
+def listed(ran: Ran) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in ran.output.splitlines()]
+
+
+def test_locks_of_all_kinds_are_listed(five: Servers, new_redlock: NewRedlock, run: Run) -> None:
+    redlock = new_redlock(five.urls)
+    lease = redlock.acquire("bank.sync:42", 30, label="task-1")
+    redlock.reserve("bank.report:may", 60, label="task-2")
+    redlock.reserve("bank.sync:42%next", 60, label="task-3")
+    redlock.reserve("%beat:bank@0123:nightly:now", 60, label="task-4")
+    redlock.mark_done("bank.sync:41", "task-5/0/abc")
+    shown = {lock["key"]: lock for lock in listed(run(five.urls, "list", "--json"))}
+    assert {key: (lock["kind"], lock["task_id"]) for key, lock in shown.items()} == {
+        "bank.sync:42": ("held", "task-1"),
+        "bank.report:may": ("reserved", "task-2"),
+        "bank.sync:42%next": ("pending", "task-3"),
+    }
+    held = shown["bank.sync:42"]
+    assert (held["task"], held["votes"], held["nodes"]) == ("bank.sync", 5, 5)
+    assert held["token"] == lease.token
+    assert 0 < held["remaining"] <= 30
+    assert 0 <= held["age"] < 60
+    more = listed(run(five.urls, "list", "--json", "--kind", "claim", "--kind", "done"))
+    assert [(lock["kind"], lock["key"], lock["task_id"]) for lock in more] == [
+        ("claim", "%beat:bank@0123:nightly:now", "task-4"),
+        ("done", "bank.sync:41", "task-5"),
+    ]
+
+
+def test_the_table_is_sorted_by_age(five: Servers, new_redlock: NewRedlock, run: Run) -> None:
+    redlock = new_redlock(five.urls)
+    keys = ["c", "a", "b"]
+    for key in keys:
+        redlock.acquire(key, 30, label="task")
+    redlock.reserve("reserved", 60, label="task")
+    header, *rows, blank, total = run(five.urls, "list").output.splitlines()
+    assert header.split() == ["KIND", "HELD", "EXPIRES", "IN", "VOTES", "HOLDER", "KEY"]
+    assert [row.split()[-1] for row in rows] == [*keys, "reserved"]
+    assert (blank, total) == ("", "4 locks.")
+
+
+def test_only_what_matches_is_listed(five: Servers, new_redlock: NewRedlock, run: Run) -> None:
+    redlock = new_redlock(five.urls, key_prefix="a*[b]?")
+    other = new_redlock(five.urls, key_prefix="axb")
+    for key in ("bank.sync:1", "bank.sync:2", "bank.sync_all:1"):
+        redlock.acquire(key, 30)
+    other.acquire("bank.sync:3", 30)
+
+    def keys(*words: str) -> set[str]:
+        ran = run(five.urls, "list", "--json", *words, options=["--key-prefix", "a*[b]?"])
+        return {lock["key"] for lock in listed(ran)}
+
+    assert keys() == {"bank.sync:1", "bank.sync:2", "bank.sync_all:1"}
+    assert keys("--match", "*:1") == {"bank.sync:1", "bank.sync_all:1"}
+    assert keys("--task", "bank.sync") == {"bank.sync:1", "bank.sync:2"}
+
+
+def test_a_lock_that_only_some_nodes_have_is_listed_once(
+    five: Servers, new_redlock: NewRedlock, run: Run
+) -> None:
+    new_redlock(five.urls).acquire("whole", 30)
+    prefix = new_owner("task")
+    for node in five[1:3]:
+        with node.client() as client:
+            client.set("redlock:{part}", prefix, px=30_000)
+    shown = {lock["key"]: lock for lock in listed(run(five.urls, "list", "--json"))}
+    assert {key: lock["votes"] for key, lock in shown.items()} == {"whole": 5, "part": 2}
+
+
+def test_nodes_that_are_down_are_left_out_and_named(
+    five: Servers, new_redlock: NewRedlock, run: Run
+) -> None:
+    redlock = new_redlock(five.urls)
+    redlock.acquire("k", 30)
+    five[0].kill()
+    shown = run(five.urls, "list")
+    assert "4/5" in shown.output
+    assert f"127.0.0.1:{five[0].port} is left out: " in shown.output
+    assert shown.exit_code == 0
+    five[1].kill()
+    five[2].kill()
+    shown = run(five.urls, "list")
+    assert "2/5" in shown.output
+    assert shown.exit_code == 1
+
+
+def test_a_user_without_the_right_is_told(servers: StartServers, run: Run) -> None:
+    [node] = servers(1)
+    with node.client() as client:
+        client.execute_command("ACL SETUSER locks on >secret ~redlock:* +get +info")
+    url = node.url.replace("redis://", "redis://locks:secret@")
+    shown = run([url], "list")
+    assert "scan" in shown.output
+    assert "secret" not in shown.output
+    assert shown.exit_code == 1
+
+
+def test_many_locks_cost_little(five: Servers) -> None:
+    owner = new_owner("task-").partition("@")[0]
+    for node in five:
+        with node.client() as client:
+            client.eval(FILL, 0, MANY, owner)
+            client.config_set("slowlog-log-slower-than", 10_000)
+            client.slowlog_reset()
+            client.config_resetstat()
+    nodes = [word for url in five.urls for word in ("--node", url)]
+    words = [*nodes, "--node-timeout", "2", "list", "--json"]
+    ran = subprocess.run(
+        [sys.executable, "-c", LIST, *words], capture_output=True, text=True, check=True
+    )
+    shown = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert len({lock["key"] for lock in shown}) == MANY
+    assert {lock["votes"] for lock in shown} == {5}
+    wall, cpu, mib = map(float, ran.stderr.split())
+    assert mib < 50
+    slow = 0
+    for node in five:
+        with node.client() as client:
+            stats: Any = client.info("commandstats")
+            assert "cmdstat_keys" not in stats
+            # In steps: each examines a bounded number of keys, whatever the machine's speed.
+            for command in ("scan", "mget"):
+                assert stats[f"cmdstat_{command}"]["calls"] >= MANY / 1000
+            slow += len(client.slowlog_get(1000))
+    print(  # noqa: T201 - it is for who looks at the tests
+        f"{MANY} locks on 5 nodes: {wall:.2f} s, {cpu:.2f} s on the CPU, {mib:.1f} MiB, "
+        f"and {slow} commands that took a node more than 10 ms"
+    )
+
+
+def test_no_lock_at_all_is_an_empty_list(five: Servers, run: Run) -> None:
+    assert run(five.urls, "list").output.endswith("\n0 locks.\n")

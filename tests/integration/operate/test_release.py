@@ -1,0 +1,174 @@
+"""`celery redlock release` on real servers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from celery import Celery
+
+from celery_redlock import singleton_task
+from celery_redlock.testing import Server, Servers
+from tests.conftest import NewRedlock
+from tests.support.eventually import eventually
+
+from .conftest import Run, run_with
+
+
+def test_without_yes_nothing_is_released(five: Servers, new_redlock: NewRedlock, run: Run) -> None:
+    redlock = new_redlock(five.urls)
+    redlock.acquire("k", 30, label="task-1")
+    shown = run(five.urls, "release", "k")
+    assert "k: held by task-1@" in shown.output
+    assert "Consequence: its task may be running" in shown.output
+    assert "Nothing was released. To release it: --yes --expect " in shown.output
+    assert redlock.look("k")
+    assert shown.exit_code == 0
+
+
+def test_a_released_lock_is_lost_by_its_holder_and_never_revived(
+    five: Servers, new_redlock: NewRedlock, run: Run
+) -> None:
+    redlock = new_redlock(five.urls)
+    with redlock.lock("k", ttl=6, label="task-1") as lease:
+        dry = run(five.urls, "release", "k")
+        [identity] = re.findall(r"--expect (\w+)", dry.output)
+        shown = run(five.urls, "release", "k", "--yes", "--expect", identity)
+        assert shown.output.endswith("\nReleased.\n")
+        assert shown.exit_code == 0
+        assert redlock.look("k") is None
+        assert redlock.acquire("k", 1).token > lease.token
+        eventually(lambda: lease.lost)
+    assert run(five.urls, "release", "k", "--yes").exit_code in (0, 1)
+
+
+def test_another_holder_than_expected_is_not_released(
+    five: Servers, new_redlock: NewRedlock, run: Run
+) -> None:
+    redlock = new_redlock(five.urls)
+    redlock.acquire("k", 30, label="task-1")
+    shown = run(five.urls, "release", "k", "--yes", "--expect", "0123456789ab")
+    assert "Not released: its id is not 0123456789ab." in shown.output
+    assert shown.exit_code == 1
+    assert redlock.look("k")
+
+
+@pytest.mark.parametrize("key", ["k", "k%next"])
+def test_a_reservation_is_released(
+    five: Servers, new_redlock: NewRedlock, run: Run, key: str
+) -> None:
+    redlock = new_redlock(five.urls)
+    redlock.reserve(key, 60, label="task-1")
+    shown = run(five.urls, "release", key, "--yes", "--json")
+    assert shown.json["released"] is True
+    assert redlock.look(key) is None
+
+
+def test_a_done_mark_is_deleted_and_nothing_else(
+    five: Servers, new_redlock: NewRedlock, run: Run
+) -> None:
+    redlock = new_redlock(five.urls)
+    redlock.acquire("k", 30)
+    redlock.mark_done("k", "task-1/0/abc")
+    redlock.mark_done("k", "task-2/0/abc")
+    assert run(five.urls, "release", "k", "--done", "task-1/0/abc").exit_code == 0
+    marks = run(five.urls, "show", "k", "--json").json["done"]
+    assert len(marks) == 2
+    assert run(five.urls, "release", "k", "--done", "task-1/0/abc", "--yes").exit_code == 0
+    marks = run(five.urls, "show", "k", "--json").json["done"]
+    assert [mark["label"] for mark in marks] == ["task-2/0/abc"]
+    assert redlock.look("k")
+
+
+@pytest.mark.parametrize("words", [["k"], ["k", "--yes"], ["k", "--done", "x"]])
+def test_what_nobody_holds_is_an_error(five: Servers, run: Run, words: list[str]) -> None:
+    shown = run(five.urls, "release", *words)
+    assert "there is nothing to release" in shown.output
+    assert shown.exit_code == 1
+
+
+def test_without_a_quorum_the_release_is_an_error(
+    five: Servers, new_redlock: NewRedlock, run: Run
+) -> None:
+    new_redlock(five.urls).acquire("k", 30)
+    for node in five[:3]:
+        node.kill()
+    shown = run(five.urls, "release", "k", "--yes", options=["--node-timeout", "0.05"])
+    assert "cannot release 'k': 2 of 5 nodes answered" in shown.output
+    assert shown.exit_code == 1
+
+
+# ---- orphaned reservations
+
+
+@pytest.fixture
+def broker() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def app(broker: Server, five: Servers) -> Iterator[Celery]:
+    with Celery("bank", broker=broker.url, set_as_current=False) as app:
+        app.conf.update(
+            redlock_nodes=five.urls, redlock_restart_guard=False, redlock_node_timeout=2.0
+        )
+
+        @singleton_task(
+            app=app,
+            shared=False,
+            name="bank.report",
+            lock_key="{a}",
+            lock_lifetime="until_executed",
+        )
+        def report(a: str) -> None: ...
+
+        @singleton_task(
+            app=app, shared=False, name="bank.ring", lock_key="{a}", lock_lifetime="until_expired"
+        )
+        def ring(a: str) -> None: ...
+
+        yield app
+
+
+def test_reservations_without_a_message_are_released(
+    app: Celery, broker: Server, five: Servers, new_redlock: NewRedlock
+) -> None:
+    app.tasks["bank.report"].delay("purged")
+    app.tasks["bank.ring"].delay("purged")
+    app.control.purge()
+    app.tasks["bank.report"].delay("queued")
+    app.tasks["bank.report"].apply_async(("elsewhere",), queue="elsewhere")
+    app.tasks["bank.report"].delay("delivered")
+    redlock = new_redlock(five.urls)
+    redlock.reserve("other.task:1", 60)
+    with app.connection_for_read() as connection:
+        queue = connection.SimpleQueue("celery")
+        messages = [queue.get(timeout=10), queue.get(timeout=10)]
+        messages[0].requeue()  # the other one is delivered, and not acknowledged
+
+        dry = run_with(app, "release", "--orphaned", "--grace", "0.1")
+        assert "bank.report:purged: reserved by" in dry.output
+        assert "1 reservation without a message." in dry.output
+        assert redlock.look("bank.report:purged")
+
+        shown = run_with(app, "release", "--orphaned", "--grace", "0.1", "--yes", "--json")
+        assert [(lock["key"], lock["released"]) for lock in shown.json] == [
+            ("bank.report:purged", True)
+        ]
+    assert redlock.look("bank.report:purged") is None
+    for key in (
+        "bank.report:queued", "bank.report:elsewhere", "bank.report:delivered",
+        "bank.ring:purged", "other.task:1",
+    ):  # fmt: skip
+        assert redlock.look(key), key
+
+
+def test_orphans_can_t_be_told_with_another_broker(five: Servers, run: Run) -> None:
+    with Celery("bank", broker="memory://", set_as_current=False) as app:
+        app.conf.update(redlock_nodes=five.urls)
+        shown = run_with(app, "release", "--orphaned")
+        assert "only with Redis" in shown.output
+        assert shown.exit_code == 1
+    assert run(five.urls, "release", "--orphaned").exit_code == 2

@@ -1,0 +1,114 @@
+"""`celery redlock show` on real servers."""
+
+from __future__ import annotations
+
+import pytest
+from celery import Celery
+
+from celery_redlock import singleton_task
+from celery_redlock.redlock.lease import new_owner
+from celery_redlock.testing import Server, Servers
+from tests.conftest import NewRedlock
+
+from .conftest import Run, run_with
+
+
+def test_each_node_s_view_is_shown_side_by_side(
+    five: Servers, new_redlock: NewRedlock, run: Run
+) -> None:
+    redlock = new_redlock(five.urls)
+    lease = redlock.acquire("bank.sync:42", 30, label="task-1")
+    redlock.reserve("bank.sync:42%next", 60, label="task-2")
+    redlock.mark_done("bank.sync:42", "task-0/0/abc")
+    redlock.mark_done("bank.sync:421", "other/0/abc")
+    with five[0].client() as client:
+        client.delete("redlock:{bank.sync:42}")
+    five[1].kill()
+    shown = run(five.urls, "show", "bank.sync:42", "--json").json
+    holders = [node.get("holder") for node in shown["nodes"]]
+    assert [holder and holder.partition("@")[0] for holder in holders] == [
+        None, None, "task-1", "task-1", "task-1"
+    ]  # fmt: skip
+    assert "error" in shown["nodes"][1]
+    assert (shown["lock"]["votes"], shown["lock"]["token"]) == (3, lease.token)
+    assert shown["pending"]["task_id"] == "task-2"
+    assert [mark["label"] for mark in shown["done"]] == ["task-0/0/abc"]
+    assert shown["next_call"].startswith("task-1 holds the lock")
+    text = run(five.urls, "show", "redlock:{bank.sync:42}:floor")
+    assert text.output.startswith("bank.sync:42\n")
+    assert "\nlock:          held by task-1@" in text.output
+    assert text.exit_code == 0
+    assert lease.owner.partition(":")[0] not in text.output
+
+
+def test_a_free_key_is_shown_as_free(five: Servers, run: Run) -> None:
+    shown = run(five.urls, "show", "nobody's")
+    assert "\nlock:          free\npending slot:  free\ndone marks:    0 marks\n" in shown.output
+    assert "A new call now: it acquires the lock" in shown.output
+
+
+def test_without_a_quorum_it_fails(five: Servers, run: Run) -> None:
+    for node in five[:3]:
+        node.kill()
+    shown = run(five.urls, "show", "k")
+    assert "no quorum: 2 of 5 nodes answered" in shown.output
+    assert shown.exit_code == 1
+
+
+@pytest.fixture
+def app(five: Servers) -> Celery:
+    app = Celery("bank", broker="memory://", set_as_current=False)
+    app.conf.update(redlock_nodes=five.urls, redlock_restart_guard=False, redlock_node_timeout=2.0)
+
+    @singleton_task(app=app, shared=False, name="bank.sync", lock_on_conflict="complete")
+    def sync(account_id: int, month: str = "may") -> None: ...
+
+    return app
+
+
+def test_the_key_of_a_call_is_computed_as_by_the_app(
+    app: Celery, five: Servers, new_redlock: NewRedlock
+) -> None:
+    first = run_with(app, "show", "--task", "bank.sync", "--args", "[42]", "--json")
+    named = run_with(
+        app, "show", "--task", "bank.sync", "--kwargs", '{"month": "may", "account_id": 42}',
+        "--json",
+    )  # fmt: skip
+    key = first.json["key"]
+    assert key == named.json["key"]
+    assert key.startswith("bank.sync:")
+    app.tasks["bank.sync"].apply((42,)).get()
+    floors = [key_ for node in five for key_ in keys_of(node)]
+    assert floors == [f"redlock:{{{key}}}:floor"] * 5
+    new_redlock(five.urls).acquire(key, 30, label="task-1")
+    assert "lock_conflict_result" in run_with(app, "show", key).output
+
+
+def keys_of(node: Server) -> list[str]:
+    with node.client() as client:
+        return sorted(name.decode() for name in client.scan_iter("*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["--task", "bank.snyc"], 1, "did you mean bank.sync?"),
+        (["--task", "bank.sync"], 1, "can't be called so: missing a required argument"),
+        (["--task", "bank.sync", "--args", "{}"], 2, "is not a JSON list"),
+        (["--task", "bank.sync", "--args", "["], 2, "is not JSON"),
+        ([], 2, "Give a KEY, or --task"),
+        (["k", "--task", "bank.sync"], 2, "Give a KEY, or --task"),
+    ],
+)
+def test_a_call_that_can_t_be_is_an_error(
+    app: Celery, words: list[str], code: int, says: str
+) -> None:
+    shown = run_with(app, "show", *words)
+    assert says in shown.output
+    assert shown.exit_code == code
+
+
+def test_a_task_needs_an_app(five: Servers, run: Run) -> None:
+    shown = run(five.urls, "show", "--task", new_owner())
+    assert "--task needs an app" in shown.output
+    assert shown.exit_code == 2

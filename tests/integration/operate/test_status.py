@@ -1,0 +1,121 @@
+"""`celery-redlock status` on real servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from celery_redlock.testing import Server, Servers
+from tests.conftest import ProxyFor, StartServers
+from tests.support.eventually import eventually
+from tests.support.faults.clock_shim import WallClock
+from tests.support.requirements import redis_versions
+
+from .conftest import Run
+
+
+def test_each_node_is_a_row_and_the_last_line_is_the_sum(five: Servers, run: Run) -> None:
+    shown = run(five.urls, "status")
+    table, total = shown.output.strip().split("\n\n")
+    header, *rows = table.splitlines()
+    assert header.startswith("NODE ")
+    assert [row.split()[:2] for row in rows] == [[f"127.0.0.1:{one.port}", "votes"] for one in five]
+    assert total == "5 of 5 vote, 3 needed: locks can be acquired."
+    assert shown.exit_code == 0
+
+
+def test_nodes_that_are_down_or_hung_are_shown_with_the_reason(five: Servers, run: Run) -> None:
+    five[0].kill()
+    five[1].pause()
+    shown = run(five.urls, "status", "--json", options=["--node-timeout", "0.05"])
+    states = [node["state"] for node in shown.json["nodes"]]
+    assert states == ["down", "down", "votes", "votes", "votes"]
+    assert "refused" in shown.json["nodes"][0]["why"]
+    assert shown.json["nodes"][1]["why"] == "it did not answer within 1 s"
+    assert (shown.json["votes"], shown.json["needed"], shown.exit_code) == (3, 3, 0)
+
+
+def test_without_a_quorum_the_command_fails(servers: StartServers, run: Run) -> None:
+    three = servers(3)
+    three[0].kill()
+    three[2].kill()
+    shown = run(three.urls, "status")
+    assert shown.output.strip().endswith("1 of 3 votes, 2 needed: no lock can be acquired.")
+    assert shown.exit_code == 1
+
+
+def test_a_restarted_node_is_guarded(servers: StartServers, run: Run) -> None:
+    three = servers(3)
+    shown = run(three.urls, "status", "--json", options=["--restart-guard"])
+    assert {node["state"] for node in shown.json["nodes"]} == {"guarded"}
+    assert all(0 < node["votes_in"] <= 63.6 for node in shown.json["nodes"])
+    assert shown.exit_code == 1
+
+
+def test_a_replica_and_a_second_address_are_refused(servers: StartServers, run: Run) -> None:
+    three = servers(3)
+    with three[1].client() as client:
+        client.replicaof("127.0.0.1", three[0].port)
+    urls = [three[0].url, three[1].url, three[0].unix_url]
+    shown = run(urls, "status", "--json")
+    assert [node["state"] for node in shown.json["nodes"]] == ["votes", "refused", "refused"]
+    assert "it is a slave" in shown.json["nodes"][1]["why"]
+    assert "same server as" in shown.json["nodes"][2]["why"]
+    assert (shown.json["votes"], shown.exit_code) == (0, 1)
+
+
+def test_a_cluster_node_is_refused(servers: StartServers, run: Run) -> None:
+    [node] = servers(1, "--cluster-enabled", "yes")
+    shown = run([node.url], "status", "--json")
+    assert "it is in cluster mode" in shown.json["nodes"][0]["why"]
+    assert shown.exit_code == 1
+
+
+def test_a_full_list_of_clients_is_told_in_the_server_s_words(
+    servers: StartServers, run: Run
+) -> None:
+    [node] = servers(1, "--maxclients", "1")
+    with node.client() as client:
+        # The probe of the server's start may not be gone yet.
+        eventually(lambda: client.info("clients")["connected_clients"] == 1)
+        shown = run([node.url], "status", "--json")
+    assert "max number of clients" in shown.json["nodes"][0]["why"]
+
+
+def test_a_clock_that_is_ahead_is_measured(
+    new_wall_clock: Callable[[], WallClock], run: Run
+) -> None:
+    clock = new_wall_clock()
+    with Server(env=clock.env) as node:
+        clock.step(60.0)
+        shown = run([node.url], "status", "--json")
+    assert shown.json["nodes"][0]["clock_offset"] == pytest.approx(60.0, abs=2.0)
+
+
+def test_a_slow_path_shows_in_the_round_trip(
+    servers: StartServers, proxy_for: ProxyFor, run: Run
+) -> None:
+    proxy = proxy_for(servers(1)[0])
+    proxy.replies.delay = 0.1
+    shown = run([proxy.url], "status", "--json")
+    assert 0.1 <= shown.json["nodes"][0]["latency"] < 5
+
+
+@redis_versions
+def test_every_server_tells_all_that_is_shown(
+    redis_binary: Path, servers: StartServers, run: Run
+) -> None:
+    [node] = servers(1, "--maxmemory", "100mb", binary=redis_binary)
+    [shown] = run([node.url], "status", "--json").json["nodes"]
+    assert {name for name, value in shown.items() if value is None} <= {"why"}
+    assert shown["max_memory"] == 100 * 2**20
+    assert shown["policy"] == "noeviction"
+
+
+def test_an_invalid_url_is_an_error_without_its_password(run: Run) -> None:
+    shown = run(["redis://:s3/cret@host"], "status")
+    assert shown.exit_code == 1
+    assert "Error: a node's URL can't be read" in shown.output
+    assert "cret" not in shown.output

@@ -1,0 +1,73 @@
+"""`celery-redlock top` on real servers, with and without a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import subprocess
+import sys
+
+from celery_redlock.testing import Servers
+from tests.conftest import NewRedlock
+
+from .conftest import Run
+
+ALONE = "from celery_redlock.cli.alone import main; main()"
+
+
+def test_without_a_terminal_it_is_plain_text(
+    five: Servers, new_redlock: NewRedlock, run: Run
+) -> None:
+    redlock = new_redlock(five.urls)
+    for number in range(3):
+        redlock.acquire(f"bank.sync:{number}", 30, label="task")
+    redlock.reserve("bank.report:may", 60, label="task")
+    five[4].kill()
+    shown = run(five.urls, "top", "--count", "2", "--interval", "0.1", "--lines", "2").output
+    assert "\x1b" not in shown
+    assert shown.count("4 of 5 vote, 3 needed; locks: 3 held, 1 reserved") == 2
+    assert shown.count("bank.sync:0") == shown.count("bank.sync:1") == 2
+    assert "bank.sync:2" not in shown
+    assert f"127.0.0.1:{five[4].port}  down" in shown
+
+
+def test_as_json_each_update_is_a_line(five: Servers, run: Run) -> None:
+    lines = run(five.urls, "top", "--count", "2", "--interval", "0.1", "--json").output.splitlines()
+    first, second = map(json.loads, lines)
+    assert first["at"] < second["at"]
+    assert (first["votes"], first["needed"], first["counts"], first["oldest"]) == (5, 3, {}, [])
+
+
+def on_a_terminal(five: Servers, prelude: str = "") -> tuple[int, str]:
+    """Run `top` with a terminal as its standard output; return exit status and output."""
+    terminal, inside = pty.openpty()
+    nodes = [word for url in five.urls for word in ("--node", url)]
+    words = [*nodes, "--node-timeout", "2", "--no-restart-guard", "top", "--count", "1"]
+    with subprocess.Popen(
+        [sys.executable, "-c", prelude + ALONE, *words],
+        stdout=inside, stderr=inside, env=os.environ | {"TERM": "xterm", "COLUMNS": "200"},
+    ) as process:  # fmt: skip
+        os.close(inside)
+        shown = b""
+        with contextlib.suppress(OSError):  # how the end of a terminal is told on Linux
+            while piece := os.read(terminal, 1 << 16):
+                shown += piece
+    os.close(terminal)
+    return process.returncode, shown.decode()
+
+
+def test_on_a_terminal_it_is_a_live_table(five: Servers, new_redlock: NewRedlock) -> None:
+    new_redlock(five.urls).acquire("bank.sync:42", 30, label="task-1")
+    code, shown = on_a_terminal(five)
+    assert "\x1b[?1049h" in shown  # the alternate screen
+    assert "bank.sync:42" in shown
+    assert "5 of 5 vote" in shown
+    assert code == 0
+
+
+def test_without_rich_the_error_names_the_extra(five: Servers) -> None:
+    code, shown = on_a_terminal(five, "import sys; sys.modules['rich.live'] = None; ")
+    assert "pip install 'celery-redlock[top]'" in shown
+    assert code == 1

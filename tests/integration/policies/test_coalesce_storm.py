@@ -1,0 +1,45 @@
+"""Four processes change five rows, and each copy is up to date in the end, after few runs.
+
+`tests/chaos` has the long version.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from celery_redlock.config.options import Lifetime
+from tests.integration.conftest import NewProject
+from tests.support.judges.coalesce_storm import coalesce_storm
+from tests.support.judges.figures import Figures
+from tests.support.processes.project import Project
+
+LIFETIMES = [Lifetime.WHILE_EXECUTING, Lifetime.UNTIL_AND_WHILE_EXECUTING]
+ROWS, UPDATES = 5, 300
+
+
+@pytest.fixture(scope="module")
+def project(new_project: NewProject) -> Project:
+    project = new_project("coalesce_storm")
+    project.start_workers(2, concurrency=6)
+    return project
+
+
+@pytest.mark.parametrize("lifetime", LIFETIMES)
+def test_each_copy_is_up_to_date_after_few_runs(
+    project: Project, figures: Figures, lifetime: Lifetime
+) -> None:
+    began = time.monotonic()
+    task = project.tasks.early[lifetime]
+    said = coalesce_storm(project, task, rows=ROWS, updates=UPDATES, most=0.3, within=60)
+    figures.add(f"{lifetime.value}: {said}", time.monotonic() - began)
+
+
+def test_it_is_so_though_pool_processes_are_killed(project: Project, figures: Figures) -> None:
+    began = time.monotonic()
+    task = project.tasks.late[Lifetime.WHILE_EXECUTING]
+    said = coalesce_storm(
+        project, task, rows=ROWS, updates=UPDATES, most=0.3, within=60, kill_every=0.4
+    )
+    figures.add(said, time.monotonic() - began)

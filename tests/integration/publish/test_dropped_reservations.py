@@ -1,0 +1,75 @@
+"""Reservations whose message is lost, or is run where nothing is locked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import states
+
+from celery_redlock.config.options import Lifetime, OnConflict
+from tests.integration.conftest import NewProject
+from tests.integration.publish.conftest import RESERVING
+from tests.support.eventually import PATIENCE, eventually
+from tests.support.processes.project import Project
+
+
+def task_of(project: Project, lifetime: Lifetime) -> Any:
+    return project.tasks.tasks[lifetime, OnConflict.SKIP]
+
+
+@pytest.fixture(scope="module")
+def project(new_project: NewProject) -> Project:
+    project = new_project("lifetimes")
+    project.start_worker(pool="threads")
+    return project
+
+
+def test_after_a_purge_a_dropped_call_is_published_and_runs(new_project: NewProject) -> None:
+    project = new_project("lifetimes")
+    lost_ids = {lifetime: task_of(project, lifetime).delay(lifetime).id for lifetime in RESERVING}
+    project.app.control.purge()
+    results = []
+    for lifetime, lost in lost_ids.items():
+        task = task_of(project, lifetime)
+        assert task.delay(lifetime).id == lost
+        assert task.drop(lifetime)
+        assert not project.is_held(f"{task.name}:{lifetime}")
+        assert not task.drop(lifetime)
+        results.append(task.delay(lifetime))
+    assert project.queue_length() == len(RESERVING)
+    project.start_worker(pool="threads")
+    assert [result.get(timeout=PATIENCE) for result in results] == [one.id for one in results]
+    assert len(project.notes("begin")) == len(RESERVING)
+
+
+@pytest.mark.parametrize("lifetime", [Lifetime.WHILE_EXECUTING, Lifetime.UNTIL_EXECUTED])
+def test_a_run_keeps_its_lock_though_its_call_is_dropped(
+    project: Project, key: str, lifetime: Lifetime
+) -> None:
+    task = task_of(project, lifetime)
+    result = task.delay(key, key)
+    project.run_of(result.id)
+    assert not task.drop(key)
+    assert project.votes(result.id) == len(project.nodes)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_workers_that_lock_nothing_give_reservations_back(
+    new_project: NewProject, pool: str
+) -> None:
+    project = new_project("lifetimes", redlock_enabled=False)
+    project.start_worker(pool=pool, concurrency=2)
+    project.app.conf.redlock_enabled = True  # here, where it is published
+    for lifetime in RESERVING:
+        if lifetime is Lifetime.UNTIL_EXPIRED:
+            continue
+        task = task_of(project, lifetime)
+        for _ in range(3):
+            result = task.delay("key")
+            assert result.get(timeout=PATIENCE) == result.id
+        revoked = task.apply_async(("key",), expires=0.001)
+        eventually(lambda revoked=revoked: revoked.state == states.REVOKED)  # type: ignore[misc]
+        eventually(lambda: not project.holds("key"))
+        assert task.delay("key").get(timeout=PATIENCE) != revoked.id
+    assert len(project.notes("begin", key="key")) == 3 * 4

@@ -1,0 +1,102 @@
+"""A message that is to go back to the queue while the broker can't be written to is not lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from celery.result import AsyncResult
+
+from celery_redlock.config.app_lock import redlock_of
+from celery_redlock.config.options import Lifetime
+from tests.integration.conftest import NewProject
+from tests.support.eventually import eventually
+from tests.support.faults.proxy import Proxy
+from tests.support.processes.project import Project
+
+GET_WITHIN = 90.0
+PROCESSES = 4
+
+
+@pytest.fixture(scope="module", params=["redis", "rabbitmq"])
+def brokers(request: pytest.FixtureRequest, new_project: NewProject) -> Iterator[Any]:
+    """A project whose worker reads from its broker, but writes to it through a proxy."""
+    url = None if request.param == "redis" else request.getfixturevalue("rabbitmq")
+    project = new_project("retried", broker=url, worker_prefetch_multiplier=1)
+    address = urlsplit(str(project.conf["broker_url"]))
+    with Proxy(address.port or 5672) as proxy:
+        user, at, _ = address.netloc.rpartition("@")
+        proxied = address._replace(netloc=f"{user}{at}127.0.0.1:{proxy.port}").geturl()
+        project.start_worker(env={"CELERY_BROKER_WRITE_URL": proxied}, concurrency=PROCESSES)
+        yield project, proxy
+        project.ask_workers_to_end()
+        for worker in project.workers:
+            worker.stop()
+
+
+@pytest.fixture
+def project(brokers: tuple[Project, Proxy]) -> Project:
+    return brokers[0]
+
+
+@pytest.fixture
+def proxy(brokers: tuple[Project, Proxy]) -> Iterator[Proxy]:
+    yield brokers[1]
+    brokers[1].heal()
+
+
+def connect_each_process(project: Project, key: str) -> None:
+    """Have each pool process publish a message: a retry of a task that all execute at once."""
+    task = project.tasks.tasks[Lifetime.WHILE_EXECUTING, False]
+    results = [task.delay(f"{key}-{number}", [key], {}) for number in range(PROCESSES)]
+    for result in results:
+        project.wait_for_note("begin", task_id=result.id, retries=0)
+    project.open(key)
+    for result in results:
+        assert result.get(timeout=GET_WITHIN) == 1
+
+
+@pytest.mark.parametrize(
+    "fault", ["refused", "hanging", "cut before it arrives", "cut after it arrived"]
+)
+@pytest.mark.parametrize("acknowledged", ["early", "late"])
+def test_what_can_not_be_written_at_first_is_not_lost(
+    project: Project, proxy: Proxy, key: str, acknowledged: str, fault: str
+) -> None:
+    task, [worker] = project.tasks.rescheduling[acknowledged], project.workers
+    connect_each_process(project, f"{key}-connected")
+    with redlock_of(project.app).lock(f"{task.name}:{key}", ttl=30):
+        waiting = [task.delay(key) for _ in range(3)]
+        for result in waiting:
+            worker.wait_for_line(f"task_id={result.id} .*becomes=reschedule", count=2)
+        way = proxy.requests if "before" in fault else proxy.replies
+        before = way.reads
+        if fault == "refused":
+            proxy.refuse()
+            proxy.reset()
+        elif fault == "hanging":
+            proxy.half_open()
+        else:
+            way.holds = True
+        eventually(lambda: all(is_being_published(project, one) for one in waiting))
+        if fault.startswith("cut"):
+            # One chunk of each: nobody sends more before that is answered.
+            eventually(lambda: way.reads - before >= len(waiting), "each has written")
+        elif acknowledged == "late":
+            for result in waiting:
+                worker.wait_for_line(rf"{result.id}\] reject requeue=True")
+        proxy.reset()
+        proxy.heal()
+        eventually(lambda: not any(is_being_published(project, one) for one in waiting))
+    for result in waiting:
+        assert isinstance(result.get(timeout=GET_WITHIN), int)
+    eventually(lambda: project.queue_length() == 0)
+    assert [len(project.notes("begin", task_id=one.id)) for one in waiting] == [1] * 3
+
+
+def is_being_published(project: Project, result: AsyncResult[Any]) -> bool:
+    """Tell whether the message was last seen on its way to the broker, be it given up since."""
+    seen = [note.event for note in project.notes(published=result.id)]
+    return seen[-1] == "publishing"

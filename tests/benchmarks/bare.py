@@ -14,11 +14,31 @@ from typing import Any
 
 import hiredis
 
-from celery_redlock.redlock.quorum import majority
-from celery_redlock.redlock.scripts import ALL, GRANT, RELEASE, evalsha, lock_keys, reserving
+from celery_redlock.redlock.protocol.quorum import majority
+from celery_redlock.redlock.protocol.scripts import (
+    ALL,
+    GRANT,
+    RELEASE,
+    Argument,
+    evalsha,
+    lock_keys,
+    reserving,
+)
 
 _TTL_MS, _FLOOR_TTL_MS, _SKEW_US = 5_000, 3_600_000, 1_000_000
 _pack: Any = hiredis.pack_command
+
+
+def grant(
+    keys: tuple[str, str], owner: str, proposed: int, *, ttl_ms: int = _TTL_MS
+) -> tuple[Argument, ...]:
+    """Return the command that grants a lock, as an ordinary acquire sends it."""
+    return evalsha(GRANT, keys, owner, ttl_ms, proposed, _SKEW_US, _FLOOR_TTL_MS)
+
+
+def release(keys: tuple[str, str], owner: str, token: int) -> tuple[Argument, ...]:
+    """Return the command that releases a lock, as an ordinary release sends it."""
+    return evalsha(RELEASE, keys, owner, token, _FLOOR_TTL_MS)
 
 
 class BareLock:
@@ -50,8 +70,7 @@ class BareLock:
     def acquire(self, key: str) -> tuple[str, int]:
         """Get the lock; return its owner and token."""
         owner, now_us, keys = secrets.token_hex(16), time.time_ns() // 1000, lock_keys("bare", key)
-        grant = evalsha(GRANT, keys, owner, _TTL_MS, now_us, _SKEW_US, _FLOOR_TTL_MS, "")
-        self._round([grant], lambda reply: reply[0] == 1)
+        self._round([grant(keys, owner, now_us)], lambda reply: isinstance(reply, bytes))
         return owner, now_us
 
     def reserve(self, key: str) -> None:
@@ -63,8 +82,7 @@ class BareLock:
     def release(self, key: str, owner: str, token: int) -> None:
         """Give the lock back."""
         keys = lock_keys("bare", key)
-        release = evalsha(RELEASE, keys, owner, token, _FLOOR_TTL_MS, 0, _FLOOR_TTL_MS)
-        self._round([release], lambda reply: reply in (0, 1))
+        self._round([release(keys, owner, token)], lambda reply: reply in (0, 1))
 
     def acquire_and_release(self, key: str) -> None:
         """Get the lock and give it back."""

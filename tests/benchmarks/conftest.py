@@ -1,77 +1,67 @@
-"""What benchmarks share: how long they may take, and a report after the last of them."""
+"""One run of all measures makes one page: tables on the terminal, JSON, plots, documentation.
+
+REDLOCK_BENCH_SECONDS is how long each measure may take; REDLOCK_BENCH_INTO is the folder into which
+the page is written once every measure has run.
+"""
 
 from __future__ import annotations
 
-import io
 import os
-import platform
-import subprocess
-from importlib.metadata import version
+import resource
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from rich.console import Console
-from rich.table import Table
 
-from celery_redlock.testing import find_server_binary
+from .page import Page, circumstances
+from .publication import write
+from .report import judgement, lines
 
-from .measure import Report, Variant
-
-_REPORT = pytest.StashKey[Report]()
+_PAGE = pytest.StashKey[Page]()
+INCOMPLETE = "incomplete.json"
 
 
 @pytest.fixture
 def seconds() -> float:
-    """How long one benchmark may measure, in seconds."""
-    return float(os.environ.get("REDLOCK_BENCH_SECONDS") or 60)
+    """How long one measure may take, in seconds."""
+    return float(os.environ.get("REDLOCK_BENCH_SECONDS") or 30)
 
 
 @pytest.fixture
-def report(request: pytest.FixtureRequest) -> Report:
-    """Where to say what was measured; it is printed at the end."""
-    return request.config.stash.setdefault(_REPORT, [])
+def page(request: pytest.FixtureRequest) -> Page:
+    """The page of this run, to which each measure adds its tables."""
+    return request.config.stash.setdefault(_PAGE, Page())
+
+
+@pytest.fixture(autouse=True)
+def _many_files() -> Iterator[None]:
+    """Allow as many connections as the machine does: hundreds of clients have thousands."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config, exitstatus: int
 ) -> None:
-    """Print what was measured: the tests that pass print nothing."""
-    for title, variants, note in config.stash.get(_REPORT, []):
-        terminalreporter.write(_rendered(_table(title, variants, note)))
-    if _REPORT in config.stash:
-        terminalreporter.write_line(_circumstances())
-
-
-def _table(title: str, variants: list[Variant], note: str) -> Table:
-    table = Table(title=title, title_justify="left", caption=note, caption_justify="left")
-    table.add_column("")
-    for heading in ("median µs", "ratio", "CPU µs", "ratio", "calls"):
-        table.add_column(heading, justify="right")
-    first = variants[0]
-    for variant in variants:
-        table.add_row(
-            variant.name,
-            f"{variant.median * 1e6:,.0f}",
-            f"{variant.median / first.median:.2f}",
-            f"{variant.cpu * 1e6:,.0f}",
-            f"{variant.cpu / first.cpu:.2f}",
-            f"{len(variant.walls):,}",
-        )
-    return table
-
-
-def _rendered(table: Table) -> str:
-    text = io.StringIO()
-    Console(file=text, width=100).print(table)
-    return text.getvalue() + "\n"
-
-
-def _circumstances() -> str:
-    load = ", ".join(f"{average:.1f}" for average in os.getloadavg())
-    packages = ", ".join(f"{name} {version(name)}" for name in ("celery", "redis", "hiredis"))
-    server = subprocess.run(
-        [find_server_binary(), "--version"], capture_output=True, text=True, check=True
-    )
-    return (
-        f"{' '.join(server.stdout.split()[:3])}, Python {platform.python_version()}, {packages}, "
-        f"{platform.machine()}, {os.cpu_count()} cores, load {load}"
-    )
+    """Print what was measured, and write it down."""
+    if _PAGE not in config.stash:
+        return
+    page = config.stash[_PAGE]
+    page.circumstances = circumstances(float(os.environ.get("REDLOCK_BENCH_SECONDS") or 30))
+    for line in lines(page):
+        terminalreporter.write_line(line)
+    into = os.environ.get("REDLOCK_BENCH_INTO")
+    if not into:
+        return  # of a run of some measures
+    if exitstatus != pytest.ExitCode.OK:
+        # Nothing is made of it, but minutes of measuring are not lost.
+        page.save(Path(into) / INCOMPLETE)
+        terminalreporter.write_line(f"a measure failed: {into}/{INCOMPLETE} has the others")
+        return
+    # A measure that is missing on the page is an error here.
+    for line in judgement(page):
+        terminalreporter.write_line(line)
+    write(page, Path(into))
+    terminalreporter.write_line(f"written to {into}")

@@ -15,14 +15,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
-DISTANCES = {"on this machine": 0.0, "1 ms there and back": 0.0005}
-"""How far away servers may be, in seconds one way."""
+ROUND_TRIPS_MS = (0, 1, 5)
+"""How far away servers may be, there and back."""
 
 
 @contextmanager
-def reached(urls: Sequence[str], distance: str) -> Iterator[list[str]]:
-    """Return the URLs under which local servers are reached as if they were at this distance."""
-    one_way = DISTANCES[distance]
+def reached(urls: Sequence[str], round_trip_ms: float) -> Iterator[list[str]]:
+    """Return the URLs under which local servers are reached as if they were this far away."""
+    one_way = round_trip_ms / 2000
     if not one_way:
         yield list(urls)
         return

@@ -1,107 +1,103 @@
-"""What `delay()` costs: with a reservation on five nodes, with celery-singleton's lock on one."""
+"""What a lock that starts with publishing costs the publisher, against packages on one server."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from importlib import import_module
 from itertools import count
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from celery import Celery
 
 from celery_redlock import singleton_task
-from celery_redlock.runtime import redlock_of
+from celery_redlock.config.app_lock import redlock_of
 from celery_redlock.testing import Servers
+from tests.conftest import StartServers
 
 from .bare import BareLock
-from .hop import DISTANCES, reached
-from .measure import Cost, Report, cpu, first_within, interleaved, ratio, wall
+from .hop import reached
+from .names import BARE, ONCE, OURS, PLAIN, SINGLETON
+from .page import Page, Row
+from .peers import forget_servers, package
+from .sampling import interleaved, timed
 
-# Its own code warns, too.
+# Others' code warns, too.
 pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]
 
-SINGLETON, OURS, PLAIN = "celery-singleton, one node", "celery-redlock, five nodes", "no lock"
-BARE = "bare sockets, five nodes"
-"""What the five nodes cost whoever asks them: the same commands, and then no lock's `delay()`."""
+KINDS = ("new", "duplicate")
 
 
-NEAR, FAR = DISTANCES
-
-
-# Near, the publisher's CPU time: five servers at work on this machine are nothing that publishing
-# costs elsewhere, and they would count as if it were.
-@pytest.mark.parametrize(
-    ("kind", "distance", "cost", "limit"),
-    [
-        ("a new message", NEAR, cpu, 1.6),
-        ("a new message", FAR, wall, 1.5),
-        ("a duplicate", NEAR, cpu, 1.6),
-        ("a duplicate", FAR, wall, 1.0),
-    ],
-)
-def test_publishing_costs_little_more_than_with_one_lock_server(
-    five: Servers,
-    seconds: float,
-    report: Report,
-    kind: str,
-    distance: str,
-    cost: Cost,
-    limit: float,
+@pytest.mark.parametrize("round_trip_ms", [0, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_publishing(
+    five: Servers, servers: StartServers, seconds: float, page: Page, kind: str, round_trip_ms: int
 ) -> None:
-    pytest.importorskip("celery_singleton", reason="pip install '.[bench]'")
-    with reached(five.urls, distance) as urls:
-        app = Celery(uuid.uuid4().hex, broker="memory://", set_as_current=False)
-        tasks = _tasks(app, urls)
+    [broker] = servers(1)
+    with reached(five.urls, round_trip_ms) as urls:
+        app = Celery(uuid.uuid4().hex, broker=broker.url, set_as_current=False)
+        tasks, missing = _tasks(app, urls)
         calls = {name: _delay(task, kind) for name, task in tasks.items()}
-        bare = BareLock(int(str(urlsplit(url).port)) for url in urls)
-        if kind == "a new message":
+        bare = BareLock(int(url.rpartition(":")[2]) for url in urls)
+        if kind == "new":
             calls[BARE] = _delay_behind(bare, tasks[PLAIN])
-        variants, note = first_within(
-            {OURS: limit}, lambda seconds: interleaved(calls, seconds), seconds, cost
-        )
-        tasks[SINGLETON].singleton_backend.redis.close()
+        variants = interleaved({name: timed(call) for name, call in calls.items()}, seconds / 2)
+        forget_servers()
         redlock_of(app).close()
         bare.close()
         app.close()
-    report.append((f"delay() of {kind}, lock servers {distance}", variants, note))
-    assert ratio(variants, OURS, cost) <= limit
+    which: Row = {"kind": kind, "rtt_ms": round_trip_ms}
+    rows = [variant.row(**which) for variant in variants]
+    rows += [row | which for row in missing]
+    page.add("publish", "delay(): a new message, and a duplicate", rows)
 
 
-def _tasks(app: Celery, urls: list[str]) -> dict[str, Any]:
+def _tasks(app: Celery, urls: list[str]) -> tuple[dict[str, Any], list[Row]]:
     app.conf.update(
         redlock_nodes=urls,
         redlock_restart_guard=False,
         redlock_node_timeout=2.0,
         singleton_backend_url=urls[0],
         singleton_lock_expiry=3600,  # as ours
+        ONCE={
+            "backend": "celery_once.backends.Redis",
+            "settings": {"url": urls[0], "default_timeout": 3600},
+        },
     )
-    # It keeps the first server that the process gave it.
-    vars(import_module("celery_singleton.backends"))["_backend"] = None
+    forget_servers()
 
-    @app.task(base=import_module("celery_singleton").Singleton)
-    def theirs(x: int) -> None: ...
+    def body(x: int) -> None: ...
 
-    @singleton_task(app=app, lock_lifetime="until_executed")
-    def ours(x: int) -> None: ...
-
-    @app.task
-    def plain(x: int) -> None: ...
-
-    return {SINGLETON: theirs, OURS: ours, PLAIN: plain}
+    tasks: dict[str, Any] = {
+        PLAIN: app.task(name="plain")(body),
+        OURS: singleton_task(app=app, name="ours", lock_lifetime="until_executed")(body),
+    }
+    missing: list[Row] = []
+    options: Any
+    for name, module, base, options in (
+        (SINGLETON, "celery_singleton", "Singleton", {}),
+        (ONCE, "celery_once", "QueueOnce", {"once": {"graceful": True}}),
+    ):
+        try:
+            base_class = getattr(package(module), base)
+        except ImportError as error:
+            missing.append({"name": name, "missing": str(error)})
+        else:
+            new_task: Any = app.task(name=module, base=base_class, **options)
+            tasks[name] = new_task(body)
+    return tasks, missing
 
 
 def _delay(task: Any, kind: str) -> Callable[[], object]:
     """Return what publishes the task, each time with other arguments if each is to be new."""
     numbers = count()
-    if kind == "a duplicate":
+    if kind == "duplicate":
         return lambda: task.delay(0)
     return lambda: task.delay(next(numbers))
 
 
 def _delay_behind(bare: BareLock, task: Any) -> Callable[[], object]:
+    """Return what publishes behind the same commands over bare sockets."""
     numbers = count()
 
     def delay() -> None:

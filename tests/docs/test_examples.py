@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from celery_redlock.testing import find_server_binary
-from tests.docs.markdown import ROOT, blocks, pages
+from tests.docs.markdown import blocks, pages
 from tests.support.requirements import unmet
+from tests.support.root import ROOT
 
 RUNNABLE = {"python", "pycon", "hidden"}
 SHOWN = RUNNABLE | {"console", "text", "sql", "lua", "ini", "toml", "yaml"}

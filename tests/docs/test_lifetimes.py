@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import astuple
 
-from tests.docs.markdown import ROOT, tables
-from tests.support.lifetime_table import FATES, STAGES, Fate
+from tests.docs.markdown import tables
+from tests.support.judges.lifetime_table import FATES, STAGES, Fate
+from tests.support.root import ROOT
 
 HELD, BECOMES, LEGEND = tables(ROOT / "docs/reference/lifetimes.md")
 

@@ -20,7 +20,8 @@ from celery_redlock import Redlock, current_lease, singleton_task
 from celery_redlock.keys import key_rule
 from celery_redlock.testing import Server, Servers
 from tests.conftest import StartServers
-from tests.docs.markdown import ROOT, tables
+from tests.docs.markdown import tables
+from tests.support.root import ROOT
 
 # Their own code warns, too.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -178,7 +179,7 @@ def test_whose_lock_is_freed_by_a_run_that_outlasted_its_own(package: Package) -
     package.client.set(lock, "somebody else's by now")
     package.ends()
     is_freed = not package.client.exists(lock)
-    claim = "a run that outlasted its lock frees the next holder's"
+    claim = "a run that outlasted its lock releases the next holder's"
     assert said(claim, package.name) == yes_or_no(is_freed)
 
 
@@ -236,10 +237,10 @@ def test_what_the_table_says_of_this_package(servers: StartServers) -> None:
         mine.release(lease)
         # On one of the three, what is mine may end last; there the others have nothing.
         is_freed = len(nodes_with(nodes, "redlock:{job}")) < 2
-    says["a run that outlasted its lock frees the next holder's"] = yes_or_no(is_freed)
+    says["a run that outlasted its lock releases the next holder's"] = yes_or_no(is_freed)
 
     rule = key_rule("pay", pay.run, None)
-    one, text, named = rule.name_for([1], {}), rule.name_for(["1"], {}), rule.name_for([], {"x": 1})
+    one, text, named = rule.key_for([1], {}), rule.key_for(["1"], {}), rule.key_for([], {"x": 1})
     says['`f(1)` and `f("1")` share a lock'] = yes_or_no(one == text)
     says["`f(1)` and `f(x=1)` share a lock"] = yes_or_no(one == named)
 

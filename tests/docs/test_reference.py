@@ -14,16 +14,18 @@ import pytest
 from celery.utils.dispatch import Signal
 
 import celery_redlock
-from celery_redlock import ConfigurationError, RedlockError, options
-from celery_redlock.options import KNOWN_OPTIONS, LockOptions, lock_options
-from celery_redlock.redlock import events
-from celery_redlock.settings import (
+from celery_redlock import ConfigurationError, RedlockError
+from celery_redlock.config import options
+from celery_redlock.config.options import KNOWN_OPTIONS, LockOptions, lock_options
+from celery_redlock.config.settings import (
     KNOWN_SETTINGS,
     OPTION_SETTINGS,
     beat_settings_from,
     settings_from,
 )
-from tests.docs.markdown import ROOT, codes, tables
+from celery_redlock.redlock import events
+from tests.docs.markdown import codes, tables
+from tests.support.root import ROOT
 
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "celery_redlock"
@@ -57,7 +59,7 @@ def accepts(option: str, value: object) -> bool:
     return True
 
 
-def test_the_settings_page_lists_every_setting_that_has_an_effect() -> None:
+def test_the_settings_page_lists_every_effective_setting() -> None:
     assert set(rows("reference/settings.md", "setting")) == KNOWN_SETTINGS - OPTION_SETTINGS
 
 
@@ -118,7 +120,7 @@ def test_every_lifetime_is_in_the_table_of_how_to_choose_one() -> None:
     assert shown == [lifetime.value for lifetime in options.Lifetime]
 
 
-def test_every_conflict_policy_has_its_row_wherever_they_are_compared() -> None:
+def test_every_conflict_policy_has_its_row_in_each_comparison() -> None:
     accepted = [one.value for one in options.OnConflict if accepts("lock_on_conflict", one.value)]
     endings = rows("reference/endings.md", "`lock_on_conflict`")
     assert [ast.literal_eval(name) for name in endings] == accepted
@@ -126,7 +128,7 @@ def test_every_conflict_policy_has_its_row_wherever_they_are_compared() -> None:
     assert [ast.literal_eval(codes(row["policy"])[0]) for row in how_to] == accepted
 
 
-def test_every_public_exception_is_documented_with_its_attributes() -> None:
+def test_every_exception_is_documented_with_its_attributes() -> None:
     public = {
         name: value
         for name in celery_redlock.__all__
@@ -181,11 +183,21 @@ def logged() -> set[tuple[str, ...]]:
                     ast.Attribute(ast.Name("logger"), level),
                     [ast.Constant(str(line)), *_] | [_, ast.Constant(str(line)), *_],
                 ) if level != "exception":
-                    # `logger.log` is for what is an error once, and is not said again for a while.
-                    level = "error" if level == "log" else level
+                    if level == "log":  # what is said once, and not again for a while
+                        level = level_in(node.args[0])
                     fields = re.findall(r"(\w+)=%", line)
                     found.add((module, level.upper(), event_of(line), *fields))
     return found
+
+
+def level_in(expression: ast.expr) -> str:
+    """Return the level that is named in a level's expression; error if it is made elsewhere."""
+    named = [
+        node.attr
+        for node in ast.walk(expression)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "logging"
+    ]
+    return named[0] if named else "error"
 
 
 def event_of(line: str) -> str:
@@ -221,26 +233,22 @@ def test_the_picture_of_the_house_shows_every_file() -> None:
     assert {name for name in shown if not name.endswith("/")} == files
 
 
-def test_the_floors_of_the_picture_are_those_that_are_checked() -> None:
+def test_the_layers_of_the_picture_are_those_that_are_checked() -> None:
     shown: dict[str, list[set[str]]] = {}
     for row in house():
-        if "floor" in row:
+        if "layer" in row:
             folder, _, name = codes(row["file"])[0].rstrip("/").rpartition("/")
-            floors = shown.setdefault(folder, [set() for _ in range(20)])
-            floors[int(row["floor"])].add(name.removesuffix(".py"))
+            layers = shown.setdefault(folder, [set() for _ in range(20)])
+            layers[int(row["layer"])].add(name.removesuffix(".py"))
     configured = re.findall(
-        r'^containers = \["celery_redlock(?:\.(\w+))?"\].*?^layers = \[\n(.*?)^\]',
+        r'^containers = \["celery_redlock\.?([\w.]*)"\].*?^layers = \[\n(.*?)^\]',
         (ROOT / "pyproject.toml").read_text(encoding="utf-8"),
         re.MULTILINE | re.DOTALL,
     )
-    for folder, layers in configured:
-        base = PACKAGE / folder
-        checked = [
-            {name for name in re.findall(r"\w+", line) if any(base.glob(f"{name}*"))}
-            for line in layers.splitlines()
-        ]
-        checked = [floor for floor in checked if floor]
-        assert [floor for floor in shown[folder] if floor] == checked[::-1]
+    assert len(configured) == 3
+    for dotted, lines in configured:
+        checked = [set(re.findall(r"\w+", line)) for line in lines.splitlines()]
+        assert [layer for layer in shown[dotted.replace(".", "/")] if layer] == checked[::-1]
 
 
 def test_the_picture_of_the_tests_shows_every_folder() -> None:
@@ -249,7 +257,7 @@ def test_the_picture_of_the_tests_shows_every_folder() -> None:
     assert set(re.findall(r"^\| `tests/(\w+)/` \|", text, re.MULTILINE)) == folders
 
 
-def test_pages_that_name_a_file_of_the_project_name_one_that_is_there() -> None:
+def test_links_of_pages_to_files_lead_to_files_that_exist() -> None:
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]:
         text = page.read_text(encoding="utf-8")
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", text):

@@ -1,0 +1,52 @@
+"""The page of the commands shows what they print, and lists each of them."""
+
+from __future__ import annotations
+
+import re
+
+import click
+import pytest
+
+from celery_redlock.cli import redlock
+from celery_redlock.cli.alone import main
+from celery_redlock.operate.doctor.traps import TRAPS
+from celery_redlock.testing import find_server_binary
+from tests.docs import commands, doctor_page
+from tests.support.requirements import unmet
+
+
+@pytest.mark.timeout(600)  # each command is a process that loads Celery
+def test_the_page_shows_what_the_commands_print() -> None:
+    try:
+        find_server_binary()
+    except FileNotFoundError as error:
+        unmet(str(error))
+    with commands.project() as folder:
+        for block in commands.recorded():
+            assert commands.masked(commands.run(block, folder)) == commands.masked(block)
+
+
+@pytest.mark.parametrize("name", sorted(redlock.commands))
+def test_each_command_has_a_section_that_names_its_options(name: str) -> None:
+    text = commands.PAGE.read_text(encoding="utf-8")
+    found = re.search(rf"^## `{name}`\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, name
+    for option in redlock.commands[name].params:
+        if isinstance(option, click.Option):
+            assert f"`{option.opts[0]}" in found[1], option.opts[0]
+
+
+def test_the_options_without_an_app_are_listed() -> None:
+    text = commands.PAGE.read_text(encoding="utf-8")
+    for option in main.params:
+        assert f"`{option.opts[0]}" in text
+
+
+def test_the_page_of_the_doctor_is_made_from_the_code() -> None:
+    assert doctor_page.FILE.read_text(encoding="utf-8") == doctor_page.page()
+
+
+def test_each_code_of_the_doctor_is_used_once() -> None:
+    codes = [trap.code for trap in TRAPS]
+    assert len(set(codes)) == len(codes)
+    assert codes == sorted(codes)

@@ -1,0 +1,41 @@
+"""The page about performance shows the figures of one run, and nothing else."""
+
+from __future__ import annotations
+
+import copy
+
+import jinja2
+import pytest
+
+from tests.benchmarks.page import Page
+from tests.benchmarks.plots import plots
+from tests.benchmarks.publication import DOCUMENTATION, FOLDER, RESULTS, documentation
+from tests.support.root import ROOT
+
+FOLDER_OF_PAGES = ROOT / "docs" / "explanation"
+PAGE = Page.load(FOLDER_OF_PAGES / FOLDER / RESULTS)
+
+
+def test_the_page_has_the_figures_of_the_run() -> None:
+    # If this fails: `make performance` measures again; `python -m tests.benchmarks.publication`
+    # writes the page again after a change of its words.
+    assert (FOLDER_OF_PAGES / DOCUMENTATION).read_text(encoding="utf-8") == documentation(PAGE)
+
+
+@pytest.mark.parametrize(("name", "text"), list(plots(PAGE)), ids=lambda value: value[:20])
+def test_a_plot_has_the_figures_of_the_run(name: str, text: str) -> None:
+    assert (FOLDER_OF_PAGES / FOLDER / name).read_text(encoding="utf-8") == text
+
+
+def test_another_figure_makes_another_page() -> None:
+    other = copy.deepcopy(PAGE)
+    other.tables["scripts"].row("GRANT")["us"] = 123_456.0
+    assert "123,456" in documentation(other)
+
+
+@pytest.mark.parametrize("measure", PAGE.tables)
+def test_a_measure_that_is_missing_makes_no_page(measure: str) -> None:
+    other = copy.deepcopy(PAGE)
+    del other.tables[measure]
+    with pytest.raises((KeyError, jinja2.UndefinedError), match=measure):
+        documentation(other)

@@ -1,1 +1,1 @@
-"""A billing service that issues each invoice once, however often it is asked to."""
+"""A billing service that issues each invoice once, for any number of requests."""

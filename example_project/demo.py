@@ -2,14 +2,16 @@
 
     python -m example_project.demo
 
-Ends with status 0 only if every number is as it must be, and leaves nothing running.
+Exits with status 0 only if every number is right, and leaves no process running.
 """
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
@@ -35,7 +37,7 @@ _started_at = time.monotonic()
 
 
 def main() -> int:
-    """Play the scenes, count what came of them, and return the exit status."""
+    """Play the scenes, count their outcomes, and return the exit status."""
     signal.signal(signal.SIGTERM, _exit)
     signal.signal(signal.SIGHUP, _exit)
     try:
@@ -47,9 +49,15 @@ def main() -> int:
         with set_stage(_LOCK_NODES) as stage:
             try:
                 status = _play(stage)
-            except Exception:
-                _show_logs(stage)
+            except BaseException as error:
+                if isinstance(error, Exception):
+                    _show_logs(stage)
+                # Its frames hold results.
+                traceback.clear_frames(error.__traceback__)
                 raise
+            finally:
+                # A result unsubscribes when it is collected: not after its server has gone.
+                gc.collect()
     except StageError as error:
         _console.print(f"[bold red]failed[/] {escape(str(error))}")
         return 1
@@ -80,7 +88,7 @@ def send_one_invoice_many_times(stage: Stage) -> Scene:
     """Send one invoice twenty times: one task runs, nineteen are skipped."""
     invoice = "INV-1001"
     _headline(f"1. The same invoice is sent {_DUPLICATES} times")
-    _say("A user clicks again, a request is repeated: one document may result.")
+    _say("A user clicks again, a request is repeated: only one document may result.")
     stage.office.shut()
     sent = [_send(invoice) for _ in range(_DUPLICATES)]
     stage.wait_until(
@@ -94,13 +102,13 @@ def send_one_invoice_many_times(stage: Stage) -> Scene:
         by_state.setdefault(str(result.state), []).append(result)
     for _, results in sorted(by_state.items()):
         _say(f"{len(results):2} of {_DUPLICATES}: {_outcome(results[0])}")
-    _say("A skipped task ends at once, so whoever waits for its result goes on.")
+    _say("A skipped task ends at once, so a caller that waits for its result continues.")
     expected = Score(sent=_DUPLICATES, ran=1, skipped=_DUPLICATES - 1, issued=1, refused=0)
     return Scene("same invoice", [invoice], sent, expected)
 
 
 def lose_two_nodes(stage: Stage) -> Scene:
-    """Kill two of the five nodes while a task runs: neither it nor the next ones notice."""
+    """Kill two of the five nodes while a task runs: this task and the next ones run as usual."""
     invoices = [f"INV-200{number}" for number in range(1, 6)]
     _headline("2. Two of the five lock nodes die")
     stage.office.shut()
@@ -109,19 +117,19 @@ def lose_two_nodes(stage: Stage) -> Scene:
     _say(f"{invoices[0]} is being issued. {stage.votes_for(invoices[0])} nodes hold its lock.")
     for node in stage.nodes[:2]:
         node.kill()
-    _say(f"SIGKILL to two nodes: {stage.votes_for(invoices[0])} hold it still, a majority.")
+    _say(f"SIGKILL to two nodes: {stage.votes_for(invoices[0])} still hold it, a majority.")
     stage.office.open()
     sent += [_send(invoice) for invoice in invoices[1:]]
     _wait_for(stage, sent)
     for invoice, result in zip(invoices, sent, strict=True):
         _say(f"{invoice}: {_outcome(result)}")
-    _say("Neither the task that ran nor the four after it noticed.")
+    _say("The running task and the four after it ran as usual.")
     expected = Score(sent=5, ran=5, skipped=0, issued=5, refused=0)
     return Scene("nodes killed", invoices, sent, expected)
 
 
 def freeze_a_worker(stage: Stage) -> Scene:
-    """Freeze a worker until another one has done its work: what it then writes is refused."""
+    """Freeze a worker until another one has done its work: its late write is refused."""
     invoice = "INV-3001"
     _headline("3. A worker freezes in the middle of a task, and wakes up too late")
     sleeper = stage.workers[0]
@@ -135,17 +143,17 @@ def freeze_a_worker(stage: Stage) -> Scene:
     _wait_until_it_takes_no_message(stage)
     other = stage.start_worker("two")
     stage.wait_until("the lease has ended", lambda: not stage.votes_for(invoice))
-    _say("Nobody renews its lease, which ends: no node holds the lock any more.")
+    _say("Its lease is not renewed and ends: no node holds the lock any more.")
     second = _send(invoice)
     _wait_for(stage, [second])
     newer = stage.wait_until("it was claimed", lambda: _claim(stage, second))
     _say(f"Sent again: worker {other.name} claims it (token {newer.token}, higher).")
     _say(_outcome(second))
     sleeper.resume()
-    _say(f"Worker {sleeper.name} wakes up (SIGCONT) and goes on with its next line, a write.")
+    _say(f"Worker {sleeper.name} wakes up (SIGCONT) and continues with its next line, a write.")
     _wait_for(stage, [first])
     _say(_outcome(first))
-    _say("A lock alone would have let that pass. The ledger compares tokens.")
+    _say("A lock alone would have allowed that write. The ledger compares tokens.")
     expected = Score(sent=2, ran=2, skipped=0, issued=1, refused=1)
     return Scene("worker frozen", [invoice], [first, second], expected)
 
@@ -159,7 +167,7 @@ def _wait_for(stage: Stage, results: Sequence[Result]) -> None:
 
 
 def _claim(stage: Stage, result: Result) -> Entry | None:
-    """Return the journal's line in which the task of `result` claims its invoice, if it has."""
+    """Return the journal's line in which the task of `result` claims its invoice; None before."""
     for entry in stage.ledger.journal():
         if entry.action == "claimed" and entry.run.task_id == result.id:
             return entry
@@ -167,14 +175,14 @@ def _claim(stage: Stage, result: Result) -> Entry | None:
 
 
 def _wait_until_it_takes_no_message(stage: Stage) -> None:
-    """Wait until the broker has answered the frozen worker's last question for a message.
+    """Wait until the broker has answered the frozen worker's last request for a message.
 
-    It asks, blocking, for a second at a time; a message sent meanwhile would be the sleeper's.
+    Each request blocks for a second. A message sent meanwhile would go to the frozen worker.
     """
     with redis.Redis.from_url(stage.broker.url) as broker:
 
         def is_quiet() -> bool:
-            # Twice: its last question may be on its way to the broker the first time.
+            # Twice: the last request may still be on its way to the broker the first time.
             return not any(broker.info("clients")["blocked_clients"] for _ in range(2))
 
         stage.wait_until("the frozen worker asks for no message", is_quiet)
@@ -195,7 +203,7 @@ def _headline(text: str) -> None:
 
 
 def _say(text: str) -> None:
-    """Print a line, and when it was said."""
+    """Print a line with its time."""
     line = Table.grid(padding=(0, 2))
     line.add_row(f"[dim]{time.monotonic() - _started_at:5.1f} s[/]", text)
     _console.print(line)

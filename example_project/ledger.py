@@ -1,14 +1,14 @@
-"""The ledger: what must never be wrong, so it checks the fencing token itself.
+"""The ledger: records that must never be wrong, so it checks the fencing token itself.
 
-A lock alone can't protect it. A worker can be stopped, by the kernel, by a virtual machine's
-migration, in the middle of a task; its lease ends; another worker is given the lock and does the
-work; then the first wakes up and goes on with its next line, which writes. So
+A lock alone can't protect it. A worker can be frozen in the middle of a task, by the kernel or by
+the migration of a virtual machine. Its lease ends, and another worker acquires the lock and does
+the work. Then the first one wakes up and continues with its next line, a write. So
 
-- a run **claims** its token before it reads anything: from that moment on, every older run is shut
-  out, and what the new one reads can't change under it;
-- every write names its token and is refused unless that is still the last one claimed.
+- a run **claims** its token before any read: from that moment every older run is shut out, and the
+  data that the new run reads can't change under it;
+- every write names its token, and is refused unless it is still the last one claimed.
 
-Checking on write alone would let an old run write between a newer one's read and its first write.
+A check on write alone would let an old run write between a newer run's read and its first write.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Action = Literal["claimed", "issued", "refused"]
 
 _BUSY_TIMEOUT_S = 30.0
 
-# documents.invoice is not unique on purpose: nothing but the token keeps a second one out, so a
-# duplicate would be there to be counted.
+# documents.invoice is not unique on purpose: only the token prevents a second document, so a
+# duplicate would exist and be counted.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS invoices (
     invoice TEXT PRIMARY KEY,
@@ -48,12 +48,12 @@ CREATE TABLE IF NOT EXISTS journal (
 
 
 class StaleToken(Exception):
-    """A newer run has claimed the invoice: this one must not touch it any more.
+    """A newer run has claimed the invoice: this one must not write to it any more.
 
     Attributes:
-        invoice: What was to be written.
-        token: The token it was to be written with.
-        fence: The newer run's token, the last one claimed.
+        invoice: Invoice of the refused claim or write.
+        token: Token of the refused run.
+        fence: Token of the newer run, the last one claimed.
     """
 
     def __init__(self, invoice: str, token: int, fence: int) -> None:
@@ -68,7 +68,7 @@ class StaleToken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Who writes: one execution of one task on one worker."""
+    """One execution of one task on one worker."""
 
     task_id: str
     worker: str
@@ -76,7 +76,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An invoice that was issued: its legal number cannot be taken back."""
+    """An issued invoice: its legal number can't be withdrawn."""
 
     number: int
     invoice: str
@@ -85,7 +85,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of the journal: what a run did, or was refused."""
+    """One line of the journal: an action of a run, or its refusal."""
 
     action: Action
     invoice: str
@@ -97,17 +97,17 @@ class Ledger:
     """An SQLite file that any number of workers on a machine write to."""
 
     def __init__(self, path: Path | str) -> None:
-        """Open the ledger at `path`; it is made if it does not exist."""
+        """Open the ledger at `path`, and create it if it does not exist."""
         self._path = path
         with self._connect() as db:
             db.execute("PRAGMA journal_mode = WAL")
             db.executescript(_SCHEMA)
 
     def claim(self, invoice: str, token: int, run: Run) -> Document | None:
-        """Shut out every run with a lower token, then read what there is of `invoice`.
+        """Shut out every run with a lower token, then read the document of `invoice`.
 
         Returns:
-            The document if the invoice has been issued before; None if it has yet to be.
+            The document if the invoice was issued before; None if not.
 
         Raises:
             StaleToken: This token, or a higher one, has been claimed before.
@@ -129,7 +129,7 @@ class Ledger:
         """Issue `invoice` under the next number, if `token` is still the last one claimed.
 
         Raises:
-            StaleToken: It is not, and nothing but the refusal was written.
+            StaleToken: Another token is; only the refusal was written.
         """
         with self._transaction() as db:
             fence = _fence(db, invoice)
@@ -151,7 +151,7 @@ class Ledger:
             return [Document(*row) for row in rows]
 
     def journal(self) -> list[Entry]:
-        """Return everything that runs did or were refused, oldest first."""
+        """Return all actions and refusals of runs, oldest first."""
         with self._connect() as db:
             rows = db.execute(
                 "SELECT action, invoice, token, task_id, worker FROM journal ORDER BY position"
@@ -163,7 +163,7 @@ class Ledger:
 
     @contextmanager
     def _connect(self) -> Iterator[sqlite3.Connection]:
-        # One connection a call: nothing to share between threads or to carry across a fork.
+        # One connection per call: none is shared between threads or inherited by a fork.
         db = sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
         try:
             yield db

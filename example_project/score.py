@@ -1,10 +1,10 @@
-"""What happened, counted from the records: Celery's results and the ledger."""
+"""Counts of the demo's outcomes, from Celery's results and the ledger."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import states
 from celery.result import AsyncResult
@@ -14,7 +14,10 @@ from celery_redlock import DuplicateTask
 
 from .ledger import Ledger
 
-Result = AsyncResult[Any]
+if TYPE_CHECKING:
+    Result = AsyncResult[Any]
+else:  # up to Celery 5.6 it can't be subscripted
+    Result = AsyncResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One part of the demo: what it sent for which invoices, and what must have come of it."""
+    """One part of the demo: its invoices, the tasks that it sent, and the expected score."""
 
     title: str
     invoices: Sequence[str]
@@ -44,7 +47,7 @@ class Scene:
     expected: Score
 
     def score(self, ledger: Ledger) -> Score:
-        """Return what came of it."""
+        """Return the counts of this scene."""
         actions = [entry.action for entry in ledger.journal() if entry.invoice in self.invoices]
         issued = [doc.invoice for doc in ledger.documents() if doc.invoice in self.invoices]
         return Score(
@@ -79,7 +82,7 @@ def score_table(scenes: Sequence[Scene], ledger: Ledger) -> Table:
 
 
 def mistakes(scenes: Sequence[Scene], ledger: Ledger) -> list[str]:
-    """Return a line for every number that is not as it must be."""
+    """Return a line for every wrong number."""
     lines = []
     for scene in scenes:
         found, expected = asdict(scene.score(ledger)), asdict(scene.expected)

@@ -17,8 +17,8 @@ redlock_nodes = os.environ.get(
     "redis://127.0.0.1:6384,redis://127.0.0.1:6385",
 ).split(",")
 
-# A node that has just been started may have forgotten locks, so for redlock_max_ttl it has no
-# vote. "off" is right only for nodes that never held a lock before, as the demo's.
+# A node that was just started may have forgotten locks, so it does not vote for about
+# redlock_max_ttl. "off" is right only for nodes that never held a lock, as in the demo.
 redlock_restart_guard = os.environ.get("BILLING_RESTART_GUARD", "on") != "off"
 
 billing_ledger = os.environ.get("BILLING_LEDGER", "ledger.db")

@@ -1,4 +1,4 @@
-"""Everything the demo needs to run, started for it and ended after it, whatever happens."""
+"""Processes of the demo, started before it and ended after it in every case."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if os.getppid() == int(sys.argv[1]):
 
 
 class StageError(Exception):
-    """The demo can't go on: something that it waited for did not happen."""
+    """The demo can't continue: an expected event did not happen."""
 
 
 class Worker:
@@ -71,21 +71,21 @@ class Worker:
         return self._process.poll() is None
 
     def pause(self) -> None:
-        """Stop the main process and its pool from running, as a frozen virtual machine would."""
+        """Freeze the main process and its pool, as a frozen virtual machine would."""
         os.killpg(self._process.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused worker go on where it was."""
+        """Let a paused worker continue."""
         os.killpg(self._process.pid, signal.SIGCONT)
 
     def ask_to_end(self) -> None:
-        """Ask for a warm shutdown: it finishes what it runs and exits. Don't wait for it."""
+        """Ask for a warm shutdown: the worker finishes its tasks and exits. Don't wait for it."""
         if self.is_running:
             self.resume()  # a stopped process sees no SIGTERM
             self._process.terminate()
 
     def end(self, patience_s: float) -> None:
-        """Wait for up to `patience_s` until it has exited, then kill what is left of its group."""
+        """Wait for up to `patience_s` until it has exited, then kill the rest of its group."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(patience_s)
         with suppress(OSError):  # nobody is left
@@ -131,7 +131,7 @@ class Stage:
             worker.end(patience_s)
 
     def votes_for(self, invoice: str) -> int:
-        """Return how many of the nodes that live hold the lock on `invoice`."""
+        """Return how many of the running nodes hold the lock on `invoice`."""
         votes = 0
         for node in self.nodes:
             if node.is_running:
@@ -140,7 +140,7 @@ class Stage:
         return votes
 
     def wait_until(self, what: str, happened: Callable[[], T | None]) -> T:
-        """Poll until `happened` returns something true, and return that.
+        """Poll until `happened` returns a true value, and return it.
 
         Raises:
             StageError: `what` did not happen within a minute, or a worker is gone.
@@ -151,9 +151,9 @@ class Stage:
                 return answer
             for worker in self.workers:
                 if not worker.is_running:
-                    raise StageError(f"{worker} is gone; waited until {what}")
+                    raise StageError(f"{worker} has exited; waited until {what}")
             time.sleep(_POLL_S)
-        raise StageError(f"waited {_PATIENCE_S:.0f} s in vain until {what}")
+        raise StageError(f"timed out after {_PATIENCE_S:.0f} s; waited until {what}")
 
 
 @contextmanager
@@ -173,7 +173,7 @@ def set_stage(lock_nodes: int) -> Iterator[Stage]:
             yield stage
             patience_s = _WARM_SHUTDOWN_S
         finally:
-            # The way out is not to be interrupted by a second, impatient Ctrl-C.
+            # A second, impatient Ctrl-C must not interrupt the clean-up.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             stage.end_workers(patience_s)

@@ -1,4 +1,4 @@
-"""What the billing service does in the background."""
+"""Background tasks of the billing service."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from .tax_office import ask_for_tax
 
 
 # The lease is short, since it is renewed while the task runs: a machine that vanishes blocks its
-# invoice for three seconds at most. A run whose lease is lost goes on ("continue"): it could be
-# interrupted too late anyway, and the ledger takes nothing from it.
+# invoice for three seconds at most. A run whose lease is lost continues ("continue"): an interrupt
+# could come too late, and the ledger refuses its writes.
 @singleton_task(
     app=app,
     bind=True,
@@ -24,7 +24,7 @@ def issue_invoice(self: SingletonTask, invoice: str, net_cents: int, *, fencing_
     """Issue `invoice` once, and return the number of its document.
 
     Raises:
-        StaleToken: A newer run has taken the invoice over while this one was away.
+        StaleToken: A newer run has claimed the invoice while this one was frozen.
     """
     ledger = Ledger(self.app.conf.billing_ledger)
     run = Run(str(self.request.id), str(self.request.hostname))

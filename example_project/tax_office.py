@@ -1,8 +1,8 @@
-"""The tax office: somebody else's HTTP service that takes its time, and a stand-in for it.
+"""The tax office: a slow external HTTP service, and a stand-in for it.
 
-The client is what the billing task uses. The stand-in is for playing: run by hand with
-`python -m example_project.tax_office`; in the demo its door can be shut, so that a call stays
-unanswered for just as long as the demo needs.
+The billing task uses the client. To run the stand-in by hand, use
+`python -m example_project.tax_office`. In the demo its door can be shut, so that a call stays
+unanswered for as long as the demo needs.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ class TaxOffice(ThreadingTCPServer):
         return f"127.0.0.1:{self.server_address[1]}"
 
     def shut(self) -> None:
-        """Leave calls waiting from now on."""
+        """Let calls wait from now on."""
         self.door.clear()
 
     def open(self) -> None:
-        """Answer the calls that wait, and those to come."""
+        """Answer the waiting calls, and all later ones."""
         self.door.set()
 
     @contextmanager
     def serving(self) -> Iterator[TaxOffice]:
-        """Answer on a thread while inside."""
+        """Answer calls on a thread inside the block."""
         thread = threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         try:
@@ -87,7 +87,7 @@ class _Desk(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Say nothing: the ledger is the record."""
+        """Log nothing: the ledger is the record."""
 
 
 if __name__ == "__main__":

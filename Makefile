@@ -1,42 +1,83 @@
 # `make` lists the targets. Each does its own set-up: a virtual environment in .venv, installed again
-# only when pyproject.toml changed.
+# only when pyproject.toml changed. That of another Python is beside it: make test PYTHON=python3.12
+# works in .venv-3.12.
 
 PYTHON ?= python3
-VENV := .venv
+version = $(shell $(1) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+ifneq ($(PYTHON),python3)
+  VERSION := $(or $(call version,$(PYTHON)),$(error $(PYTHON) does not run))
+  OTHER := $(filter-out $(call version,python3),$(VERSION))
+endif
+VENV := .venv$(OTHER:%=-%)
+# A file of versions that are installed in place of the newest, and what is tested with them.
+CONSTRAINTS :=
+TESTS :=
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 # Tests wait for processes more than they compute: more at a time than there are cores. Those of one
 # file stay together, since they share its servers and its worker.
 ALL_TESTS := $(PYTEST) -n 4 --dist loadfile
+# These compute.
+FAST_TESTS := $(PYTEST) -n logical
+# Each older Celery that is promised, beside the newest: see docs/reference/versions.md.
+OLDER := $(patsubst .ci/%.txt,%,$(wildcard .ci/celery-*.txt))
+
+BENCH_INTO := build/bench
 
 # What runs for a while, runs for this long; CHAOS_SECONDS=30 make chaos
 export REDLOCK_CHAOS_SECONDS = $(or $(CHAOS_SECONDS),600)
-export REDLOCK_BENCH_SECONDS = $(or $(BENCH_SECONDS),60)
+export REDLOCK_BENCH_SECONDS = $(or $(BENCH_SECONDS),30)
 
 .DEFAULT_GOAL := help
-.PHONY: help test check lint types floors docs demo chaos bench exhaustive clean
+.PHONY: help test unit lock coverage check lint types layers docs versions pythons wheel demo chaos bench performance exhaustive clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: $(VENV)/.test ## Run the tests, after setting up everything they need
-	$(ALL_TESTS)
+	$(ALL_TESTS) $(TESTS)
 
-check: lint types floors docs ## Everything a change must pass: lint, types, floors, docs, tests
-	$(ALL_TESTS)
+unit: $(VENV)/.test ## Run the tests that need no worker, in about a minute
+	$(FAST_TESTS) $(or $(TESTS),tests/unit tests/contract tests/model)
 
-lint: $(VENV)/.dev ## Check style and format
+lock: $(VENV)/.test ## Run the fast tests of the lock alone, without Celery
+	$(FAST_TESTS) -m "lock and not benchmark and not chaos and not exhaustive" \
+	    $(or $(TESTS),tests/unit tests/contract tests/model)
+
+coverage: $(VENV)/.test ## Print how much of each file tests/unit and tests/contract reach
+	$(FAST_TESTS) --cov=celery_redlock tests/unit tests/contract
+
+check: lint types layers docs coverage ## Everything a change must pass: lint, types, layers, docs, tests
+	$(ALL_TESTS) --ignore tests/unit --ignore tests/contract
+
+lint: $(VENV)/.dev ## Check style and format, and the forms of .github/
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms \
+	    $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 
-types: $(VENV)/.dev ## Check types, strictly
+types: $(VENV)/.dev ## Check types strictly, and the public API also as editors do (pyright)
 	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
-floors: $(VENV)/.dev ## Check that modules import only from floors below their own
+layers: $(VENV)/.dev ## Check that modules import only from layers below their own
 	$(BIN)/lint-imports --no-logo
 
 docs: $(VENV)/.dev ## Build the documentation into site/, warnings are errors
 	@if [ -f mkdocs.yml ]; then $(BIN)/mkdocs build --strict; else echo "no mkdocs.yml, no documentation"; fi
+
+versions: $(OLDER:%=test-%) ## Run the tests with each older Celery, in an environment of its own
+
+test-celery-%:
+	@$(MAKE) --no-print-directory test VENV=$(VENV)-celery-$* CONSTRAINTS=.ci/celery-$*.txt \
+	    TESTS="tests/unit tests/contract tests/integration tests/smoke tests/tooling"
+
+pythons: $(VENV)/.dev ## Run the fast tests on every other supported Python that is installed
+	$(BIN)/nox
+
+wheel: $(VENV)/.test ## Try the wheel where the source tree is not: run tasks, and the fast tests
+	$(BIN)/python .ci/wheel.py
 
 demo: $(VENV)/.test ## Run the example project's demo
 	$(BIN)/python -m example_project.demo
@@ -44,14 +85,17 @@ demo: $(VENV)/.test ## Run the example project's demo
 chaos: $(VENV)/.test ## Inject faults for CHAOS_SECONDS (600) and check every outcome
 	$(PYTEST) tests/chaos -m chaos --timeout 0
 
-bench: $(VENV)/.bench ## Measure, against peers, for up to BENCH_SECONDS (60) each
-	$(PYTEST) tests/benchmarks -m benchmark --timeout 0
+bench: $(VENV)/.bench ## Measure, against peers, BENCH_SECONDS (30) each, into build/bench
+	REDLOCK_BENCH_INTO=$(BENCH_INTO) $(PYTEST) tests/benchmarks -m benchmark --timeout 0
+
+performance: ## The same, into docs/explanation/performance.md, its plots and its data (about 12 minutes)
+	@$(MAKE) --no-print-directory bench BENCH_INTO=docs/explanation
 
 exhaustive: $(VENV)/.test ## Explore the protocol's whole state space (minutes to hours)
 	$(PYTEST) -m exhaustive --timeout 0
 
-clean: ## Remove the virtual environment, caches and what was built
-	rm -rf $(VENV) build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+clean: ## Remove the virtual environments, caches and what was built
+	rm -rf .venv .venv-* .nox build dist site .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A virtual environment without pip (Debian without python3-venv) is removed again: it looks complete.
@@ -65,8 +109,8 @@ $(BIN)/python:
 	    echo "On Debian and Ubuntu: apt install python3-venv. Or name another Python: make PYTHON=…" >&2; \
 	    exit 1; }
 
-$(VENV)/.test: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
+$(VENV)/.test: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS:%=--constraint %) --editable '.[test]'
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml | $(BIN)/python

@@ -1,0 +1,81 @@
+"""Try the wheel where the source tree is not: run locked tasks, and the tests of the package.
+
+One environment for each supported Celery, with what pip then chooses and no test packages, runs
+`wheel_trial.py` on a Redis broker, and on RabbitMQ if there is one. One more, with test packages,
+runs tests/unit and tests/contract: what these import must have come in the wheel.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+from celery_redlock.testing import find_server_binary
+
+ROOT = Path(__file__).resolve().parents[1]
+# All that the tests read, but the package.
+BESIDE_THE_PACKAGE = (
+    ".ci", ".github", "README.md", "docs", "example_project", "pyproject.toml", "tests",
+)  # fmt: skip
+OLDER = sorted(file.stem.removeprefix("celery-") for file in (ROOT / ".ci").glob("celery-*.txt"))
+
+
+def main() -> None:
+    """Build the wheel, then try it with each Celery."""
+    with tempfile.TemporaryDirectory(prefix="celery-redlock-wheel-") as name:
+        folder = Path(name)
+        pip(sys.executable, "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
+        (wheel,) = folder.glob("*.whl")
+        for celery in ["celery", *(f"celery=={version}.*" for version in OLDER)]:
+            python = new_environment(folder / celery.strip("*"), str(wheel), celery)
+            run_a_task(python)
+        run_the_tests(new_environment(folder / "tests", f"{wheel}[test]"))
+
+
+def new_environment(folder: Path, *packages: str) -> Path:
+    """Return the Python of a new environment with these packages."""
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    pip(str(python), "install", *packages)
+    return python
+
+
+def run_a_task(python: Path) -> None:
+    """Have a worker run a task, with nothing of this environment but the server of its Redis."""
+    trial = shutil.copy(ROOT / ".ci" / "wheel_trial.py", python.parent / "trial.py")
+    run(python, [str(trial)], python.parent, REDLOCK_SERVER_BINARY=str(find_server_binary()))
+
+
+def run_the_tests(python: Path) -> None:
+    """Run the fast tests from a copy of the checkout that lacks the package."""
+    copy = python.parents[1] / "checkout"
+    copy.mkdir()
+    for name in BESIDE_THE_PACKAGE:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, copy / name)
+    where = "import celery_redlock as c; assert 'site-packages' in c.__file__, c.__file__"
+    run(python, ["-c", where], copy)
+    run(python, ["-m", "pytest", "-q", "-n", "logical", "tests/unit", "tests/contract"], copy)
+
+
+def run(python: Path, arguments: list[str], folder: Path, **variables: str) -> None:
+    """Run Python in a folder, without what this environment tells it of where modules are."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    command = [str(python), *arguments]
+    subprocess.run(command, cwd=folder, env=env | variables, check=True, timeout=1200)
+
+
+def pip(python: str, *arguments: str) -> None:
+    """Run pip, quietly."""
+    subprocess.run([python, "-m", "pip", *arguments, "--quiet"], check=True, timeout=900)
+
+
+if __name__ == "__main__":
+    main()

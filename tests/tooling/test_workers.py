@@ -1,0 +1,128 @@
+"""The tools that start, watch and kill real workers do what they say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.integration.conftest import NewProject
+from tests.support.eventually import PATIENCE, eventually
+from tests.support.processes.project import Project
+from tests.support.processes.workers import is_alive, kill_process
+from tests.support.root import ROOT
+
+
+@pytest.fixture(scope="module")
+def project(new_project: NewProject) -> Project:
+    return new_project("locked")
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_a_worker_runs_tasks_in_the_pool_it_is_given(project: Project, key: str, pool: str) -> None:
+    worker = project.start_worker(pool=pool, concurrency=2)
+    assert worker.lines(rf"concurrency: \d+ \({pool}\)" if pool != "threads" else r"\(thread\)")
+    result = project.tasks.skipping.delay(key, key)
+    run = project.run_of(result.id)
+    in_children = run.pid in worker.children()
+    assert in_children if pool == "prefork" else run.pid == worker.pid
+    assert project.votes(result.id) >= 2
+    project.open(key)
+    assert result.get(timeout=PATIENCE) == run.token
+    worker.kill_all()
+
+
+def test_the_child_that_runs_a_task_can_be_killed(project: Project, key: str) -> None:
+    worker = project.start_worker(concurrency=2)
+    result = project.tasks.skipping.delay(key, key)
+    pid = project.run_of(result.id).pid
+    kill_process(pid)
+    assert not is_alive(pid)
+    with pytest.raises(Exception, match="SIGKILL"):
+        result.get(timeout=PATIENCE)
+    eventually(lambda: len(set(worker.children()) - {pid}) == 2, "the pool is complete again")
+    worker.stop()
+    assert not worker.is_running
+    assert worker.children() == []
+
+
+def test_a_paused_worker_does_nothing_until_it_is_resumed(project: Project, key: str) -> None:
+    worker = project.start_worker(concurrency=1)
+    worker.pause()
+    pids = [worker.pid, *worker.children()]
+    eventually(lambda: {psutil.Process(pid).status() for pid in pids} == {psutil.STATUS_STOPPED})
+    result = project.tasks.skipping.delay(key)
+    assert result.state == "PENDING"
+    worker.resume()
+    assert isinstance(result.get(timeout=PATIENCE), int)
+    worker.kill_all()
+
+
+def test_queued_and_unacknowledged_messages_are_counted(
+    new_project: NewProject,
+) -> None:
+    project, key = new_project("locked"), "key"
+    for _ in range(3):
+        project.tasks.skipping.delay(key, key)
+    assert [project.queue_length(), project.unacked()] == [3, 0]
+    worker = project.start_worker(pool="prefork", concurrency=1)
+    # One runs, and was acknowledged as it began; two wait in the worker.
+    eventually(lambda: [project.queue_length(), project.unacked()] == [0, 2])
+    project.open(key)
+    eventually(lambda: [project.queue_length(), project.unacked()] == [0, 0])
+    worker.kill_all()
+
+
+def test_waiting_for_a_worker_that_ended_fails_with_its_log(project: Project) -> None:
+    worker = project.new_worker(args=("--no-such-option",))
+    worker.start()
+    with pytest.raises(AssertionError, match=r"not running[\s\S]*No such option"):
+        worker.wait_until_ready()
+
+
+def test_a_killed_worker_leaves_nobody_behind(project: Project) -> None:
+    worker = project.start_worker(concurrency=2)
+    children = worker.children()
+    assert len(children) == 2
+    worker.kill()
+    worker.kill_all()
+    eventually(lambda: not any(map(is_alive, children)))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills processes with their parent")
+def test_a_worker_does_not_outlive_a_killed_test(project: Project, tmp_path: Path) -> None:
+    code = f"""
+from pathlib import Path
+from tests.support.processes.workers import Worker
+with Worker({project.module!r}, Path({str(project.folder)!r}), name="orphan") as worker:
+    print(worker.pid, *worker.children(), flush=True)
+    input()
+"""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with parent:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 5
+        parent.kill()
+    eventually(lambda: not any(map(is_alive, pids)))
+
+
+def test_a_project_runs_on_rabbitmq(new_project: NewProject, rabbitmq: str) -> None:
+    project = new_project("locked", broker=rabbitmq)
+    results = [project.tasks.rescheduling.delay("key") for _ in range(3)]
+    # Published without waiting for the broker to confirm.
+    eventually(lambda: project.queue_length() == 3)
+    worker = project.start_worker(concurrency=2)
+    assert [result.get(timeout=PATIENCE) for result in results] == [0, 0, 0]
+    assert project.most_at_once(key="key") == 1
+    assert project.queue_length() == 0
+    worker.kill_all()  # a warm shutdown takes seconds

@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from celery_redlock.redlock import Lease, Redlock
-from celery_redlock.redlock.errors import RedlockError
 from celery_redlock.redlock.lease import holder_of
 from celery_redlock.redlock.threads.wakeup import Wakeup
 
@@ -136,7 +135,9 @@ class PreforkKeeper:
         redlock = self._redlock
         if redlock is None:
             raise RuntimeError("pool keeper is not started")
-        with contextlib.suppress(RedlockError):
+        # Connects ahead of the first lease. A step that needs the nodes meets the same error, logs
+        # it and is repeated; here it would end the thread.
+        with contextlib.suppress(Exception):
             redlock.check()
         while not self._is_stopping:
             try:

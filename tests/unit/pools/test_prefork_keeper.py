@@ -404,3 +404,20 @@ def test_a_step_that_fails_is_repeated_at_once(
     pool.keeper._run()
     assert list(pool.nodes.kept) == [lease.owner]
     assert "pool keeper failed, its step is repeated" in caplog.text
+
+
+def test_the_keeper_starts_if_its_first_check_fails(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> dict[str, str]:
+        pool.keeper._is_stopping = True
+        raise RuntimeError("no thread can be started")
+
+    lease = pool.hold()
+    pool.step()
+    monkeypatch.setattr(pool.keeper, "_redlock", pool.nodes)
+    monkeypatch.setattr(pool.nodes, "check", fail)
+    monkeypatch.setattr(pool.nodes, "close", lambda: None)
+    pool.child.kill()
+    pool.keeper._run()
+    assert pool.nodes.released == [("k", lease.owner)]

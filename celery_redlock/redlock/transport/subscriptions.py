@@ -49,7 +49,7 @@ class _Listening:
         asked: Channels that it was asked for.
         confirmed: Channels of which the node has confirmed the subscription.
         checked_at: Time of the last check whether it is alive.
-        refused_until: Time until which it is not asked again.
+        refused_until: Time until which it is not asked again; 0.0: it has refused nothing.
     """
 
     connection: NodeConnection
@@ -98,6 +98,10 @@ class Subscriptions:
             if listening is None or listening.connection is not connection:
                 self._listening[index] = listening = _Listening(connection, now)
             if now >= listening.refused_until:
+                if listening.refused_until:
+                    # Of what it was asked before, it may have refused only a part.
+                    listening.refused_until = 0.0
+                    connection.send(pack(("UNSUBSCRIBE",)), 0, now)
                 self._send(listening, channels, now)
             self._check(listening, now)
             self._tend(index, connection)

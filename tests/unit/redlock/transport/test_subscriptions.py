@@ -279,6 +279,19 @@ def test_a_refusal_revokes_what_was_confirmed(one: Stage) -> None:
     assert one.connected() == [0]
 
 
+def test_a_node_asked_again_first_ends_what_it_did_not_refuse(one: Stage) -> None:
+    one.confirmed("a")
+    one.servers[0].say(NO_RIGHT)
+    one.hear_until(lambda: not one.subscriptions.reaches_quorum("a"))
+    one.clock.move(REFUSED)
+    one.confirmed("b")
+    one.confirmed("b", "c")
+    one.settle()
+    commands = [command for command in one.servers[0].heard if command[0].endswith(b"SUBSCRIBE")]
+    assert commands[:3] == [[b"SUBSCRIBE", b"a"], [b"UNSUBSCRIBE"], [b"SUBSCRIBE", b"b"]]
+    assert commands.count([b"UNSUBSCRIBE"]) == 1
+
+
 def test_one_refusing_node_of_three_leaves_a_quorum(three: Stage) -> None:
     three.servers[0].answers["SUBSCRIBE"] = NO_RIGHT
     three.confirmed("a")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from celery_redlock.operate.node_set import Command, NodeSet
 from celery_redlock.operate.target import Target
-from celery_redlock.redlock.protocol.replies import Failed
+from celery_redlock.redlock.protocol.replies import Failed, says_denied, says_replica
 from celery_redlock.redlock.protocol.scripts import (
     ALL,
     CONFIRM,
@@ -28,8 +27,6 @@ from .traps import Finding, Severity
 _TTL_MS = 10_000
 _TOKEN = 2**52
 """Above any floor, so that each script does all of its work."""
-_IS_DENIED = re.compile("NOPERM|ACL failure|can't run this command").search
-_IS_REPLICA = re.compile("READONLY").search
 
 
 def rights_findings(target: Target, nodes: NodeSet) -> Iterator[Finding]:
@@ -72,11 +69,11 @@ def _narrow(connection: DirectConnection, commands: Sequence[Command]) -> Iterat
         yield Finding(traps.DOWN, Severity.WARNING, connection.name, replies.error)
         return
     said = [str(reply) for reply in replies if isinstance(reply, ErrorReply)]
-    denied = [text for text in said if _IS_DENIED(text)]
+    denied = [text for text in said if says_denied(text)]
     if denied:
         yield Finding(traps.NARROW, Severity.ERROR, connection.name, denied[0])
     # A replica has a trap of its own.
-    others = [text for text in said if not _IS_DENIED(text) and not _IS_REPLICA(text)]
+    others = [text for text in said if not says_denied(text) and not says_replica(text)]
     if others and not denied:
         yield Finding(traps.REFUSES, Severity.ERROR, connection.name, others[0])
 

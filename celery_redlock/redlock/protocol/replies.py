@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
+
+_DENIES = "NOPERM|ACL failure|can't run this command"
+"""A right that is missing inside a script is reported in other words than NOPERM."""
+says_denied = re.compile(_DENIES).search
+"""Search an error for a right that the user does not have."""
+says_refused = re.compile(f"OOM|NOREPLICAS|MISCONF|{_DENIES}").search
+"""Search an error for the reason of a healthy server that refuses to write."""
+says_replica = re.compile("READONLY").search
+"""Search an error for a server that is a replica."""
 
 
 class Granted(NamedTuple):

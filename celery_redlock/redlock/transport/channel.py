@@ -8,12 +8,11 @@ skip it, and only releases are still written to it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 
 from celery_redlock.redlock.clock import Clock
 from celery_redlock.redlock.protocol.quorum import majority
-from celery_redlock.redlock.protocol.replies import Failed
+from celery_redlock.redlock.protocol.replies import Failed, says_refused, says_replica
 from celery_redlock.redlock.protocol.scripts import Argument
 
 from .connection import ErrorReply, NodeConnection, close_lingering, is_error, pack
@@ -25,8 +24,6 @@ Command = tuple[Argument, ...]
 _GIVE_UP_S = 5.0
 """A connection that has owed for this long is replaced: not the node, the path may have died."""
 _LONGEST_ERROR = 200
-_REFUSES = re.compile("OOM|NOREPLICAS|MISCONF|NOPERM").search
-"""Errors of a healthy server that refuses to write, also from within a script."""
 _FRESH_S = 0.1
 _LOOKS = 4
 """Reads of unsolicited data before the rest is left for later."""
@@ -183,10 +180,12 @@ class Channel:
                 connection.reload_scripts(number, now)
                 if in_flight:
                     in_flight.repeat(index, number, connection, now)
-            elif is_error(raw, "READONLY"):
-                connection.fail("it became a replica", blames_node=True)
-            elif isinstance(raw, ErrorReply) and _REFUSES(said := str(raw)[:_LONGEST_ERROR]):
-                self.nodes[index].refuses(said)
+            elif isinstance(raw, ErrorReply):
+                said = str(raw)[:_LONGEST_ERROR]
+                if says_replica(said):
+                    connection.fail("it became a replica", blames_node=True)
+                elif says_refused(said):
+                    self.nodes[index].refuses(said)
 
     # ---- who can be asked
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from celery_redlock.testing import Servers
+from celery_redlock.redlock import QuorumUnavailable
+from celery_redlock.testing import Server, Servers
 from tests.conftest import NewRedlock, StartServers
 from tests.support.locking import name_of
+from tests.support.requirements import redis_versions
 
 
 def test_a_healthy_quorum_is_written_to_and_left_clean(
@@ -56,6 +60,38 @@ def test_a_user_without_rights_to_the_prefix_is_named(
     problems = new_redlock(urls).check()
     assert list(problems) == [name_of(three[0])]
     assert "NOPERM" in problems[name_of(three[0])]
+
+
+@redis_versions
+@pytest.mark.parametrize(
+    "rules", [("~redlock:*", "+@all", "-set"), ("~other:*", "+@all")], ids=["command", "key"]
+)
+def test_a_missing_right_within_a_script_is_logged_once(
+    redis_binary: Path, new_redlock: NewRedlock, caplog: pytest.LogCaptureFixture,
+    rules: tuple[str, ...],
+) -> None:  # fmt: skip
+    with Server(binary=redis_binary) as node:
+        with node.client() as client:
+            client.execute_command("ACL", "SETUSER", "locker", "on", "nopass", "&*", *rules)
+        redlock = new_redlock([node.url.replace("redis://", "redis://locker:x@")])
+        for _ in range(2):
+            with pytest.raises(QuorumUnavailable):
+                redlock.acquire("k")
+    assert caplog.text.count("node refuses writes") == 1
+
+
+@redis_versions
+def test_who_became_a_replica_is_connected_to_anew(
+    redis_binary: Path, new_redlock: NewRedlock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Server(binary=redis_binary) as node, Server(binary=redis_binary) as master:
+        redlock = new_redlock([node.url])
+        redlock.release(redlock.acquire("k"))
+        with node.client() as client:
+            client.replicaof("127.0.0.1", master.port)
+        with pytest.raises(QuorumUnavailable):
+            redlock.acquire("k")
+    assert "error=it became a replica" in caplog.text
 
 
 def test_a_guarded_node_is_named_with_the_time_that_is_left(

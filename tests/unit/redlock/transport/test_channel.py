@@ -352,8 +352,17 @@ def test_who_has_not_taken_all_that_was_written_does_not_vote(stage: Stage) -> N
 # ---- connections that end
 
 
-def test_who_became_a_replica_is_left_and_blamed(stage: Stage) -> None:
-    error = "READONLY You can't write against a read only replica."
+READONLY = "READONLY You can't write against a read only replica."
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        READONLY,
+        f"ERR Error running script (call to f_1): @user_script:32: -{READONLY}",  # Redis 6.2
+    ],
+)
+def test_who_became_a_replica_is_left_and_blamed(stage: Stage, error: str) -> None:
     stage.peers[0].says(f"-{error}\r\n".encode())
     for number in (1, 2):
         stage.peers[number].says(b":1\r\n")
@@ -374,6 +383,8 @@ OOM = "OOM command not allowed when used memory > 'maxmemory'."
         f"ERR Error running script (call to f_1): @user_script:18: -{OOM}",  # Redis 6.2
         "NOREPLICAS Not enough good replicas to write.",
         "NOPERM No permissions to access a key",
+        "ERR The user executing the script can't run this command or subcommand script: 49",
+        "ERR ACL failure in script: User l has no permissions to run the 'set' command",
     ],
 )
 def test_who_refuses_to_write_is_told_of_once(stage: Stage, error: str) -> None:

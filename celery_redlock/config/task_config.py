@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MethodType
 from typing import Any
@@ -11,9 +13,12 @@ from typing import Any
 from celery import Celery
 
 from celery_redlock.keys import KeyRule, accepts_token, key_rule
+from celery_redlock.redlock.errors import ConfigurationError
 
 from .options import LockOptions, declared_options, lock_options
 from .settings import settings_from
+
+_refuses_later = ContextVar("refuses_later", default=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,33 @@ def task_lock_config(task: Any, app: Celery) -> TaskLockConfig:
     body = body_of(cls)
     rule = key_rule(name, body, options.key)
     return TaskLockConfig(options, rule, accepts_token(body), settings.max_deliveries)
+
+
+@contextmanager
+def refusing_later() -> Iterator[None]:
+    """Let tasks be bound whose options are refused: they are refused when they are called.
+
+    Otherwise the first of them keeps all tasks after it from being bound.
+    """
+    before = _refuses_later.set(True)
+    try:
+        yield
+    finally:
+        _refuses_later.reset(before)
+
+
+def checked_at_binding(task: Any, app: Celery) -> TaskLockConfig | None:
+    """Return the configuration of a task that is bound; None: it is refused later.
+
+    Raises:
+        ConfigurationError: As `task_lock_config`, except in `refusing_later`.
+    """
+    try:
+        return task_lock_config(task, app)
+    except ConfigurationError:
+        if not _refuses_later.get():
+            raise
+        return None
 
 
 def body_of(task: type[Any]) -> Callable[..., Any]:

@@ -14,7 +14,12 @@ from celery.result import EagerResult
 
 from celery_redlock.config.app_lock import is_enabled, redlock_of
 from celery_redlock.config.options import KNOWN_OPTIONS
-from celery_redlock.config.task_config import TaskLockConfig, body_of, task_lock_config
+from celery_redlock.config.task_config import (
+    TaskLockConfig,
+    body_of,
+    checked_at_binding,
+    task_lock_config,
+)
 from celery_redlock.execution import outcomes
 from celery_redlock.execution.execution import execute
 from celery_redlock.execution.message import Message
@@ -86,8 +91,8 @@ class SingletonTask(Task, metaclass=OnAppsTask):  # type: ignore[type-arg]
         """
         super().on_bound(app)
         # Options may be set after this; here wrong ones are refused early.
-        config = task_lock_config(cls, app)
-        if config.takes_token:
+        config = checked_at_binding(cls, app)
+        if config and config.takes_token:
             if cls.typing:
                 cls.__header__ = staticmethod(_without_token(body_of(cls)))  # type: ignore[attr-defined]
             dump = getattr(cls, _DUMP, None)

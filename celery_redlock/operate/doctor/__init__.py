@@ -27,5 +27,5 @@ def diagnose(target: Target, fleet: Fleet | None = None) -> list[Finding]:
         statuses = read_statuses(target, nodes)
         found = [*node_findings(target, statuses, fleet), *rights_findings(target, nodes)]
         if target.app is not None:
-            found += app_findings(target, nodes)
+            found += app_findings(target, nodes, statuses)
     return sorted(found, key=lambda finding: (finding.severity.rank, finding.trap.code))

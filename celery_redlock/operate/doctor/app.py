@@ -2,58 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from celery.utils.quorum_queues import detect_quorum_queues
 
 from celery_redlock.config.app_lock import is_enabled
 from celery_redlock.config.identity import identity_of
-from celery_redlock.config.task_config import task_lock_config
+from celery_redlock.config.options import LockOptions
+from celery_redlock.config.task_config import refusing_later, task_lock_config
 from celery_redlock.keys import KeyRule
 from celery_redlock.operate.locks import each_lock, escaped
 from celery_redlock.operate.node_set import NodeSet
+from celery_redlock.operate.node_status import NodeStatus
 from celery_redlock.operate.target import Target
 from celery_redlock.operate.tasks import singleton_tasks
 from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.redlock.protocol.quorum import validity_ms
 from celery_redlock.task import SingletonTask
 
 from . import traps
 from .traps import Finding, Severity
 
 _DEFAULT_VISIBILITY_S = 3600.0
+_TTL_TRIPS = 10
 _UNSTABLE_NAMES = frozenset(
     {"correlation_id", "nonce", "now", "request_id", "span_id", "timestamp", "trace_id", "ts"}
 )
 _UNSTABLE_TYPES = frozenset({"datetime"})
 
 
-def app_findings(target: Target, nodes: NodeSet) -> Iterator[Finding]:
+def app_findings(
+    target: Target, nodes: NodeSet, statuses: Sequence[NodeStatus]
+) -> Iterator[Finding]:
     """Yield what is wrong with the app."""
     app = target.app
     if not is_enabled(app):
         yield Finding(traps.DISABLED, Severity.WARNING, "redlock_enabled", "False")
     try:
-        tasks = list(singleton_tasks(app))
-    except ConfigurationError as error:
+        with refusing_later():
+            tasks = list(singleton_tasks(app))
+    except ConfigurationError as error:  # of a module that fails as it is imported
         yield Finding(traps.OPTIONS, Severity.ERROR, "tasks", str(error))
         tasks = []
+    round_trip = _round_trip_of_quorum(target, statuses)
     for task in tasks:
-        yield from _of_options(task)
         yield from _of_acknowledgement(task)
+        try:
+            config = task_lock_config(task, app)
+        except ConfigurationError as error:
+            yield Finding(traps.OPTIONS, Severity.ERROR, str(task.name), str(error))
+        else:
+            yield from _of_options(task, config.options)
+            yield from _of_key(str(task.name), config.rule)
+            yield from _of_ttl(str(task.name), config.options, round_trip)
     yield from _of_visibility(app, tasks)
     yield from _of_quorum_queues(app)
     yield from _of_beat(target, nodes)
 
 
-def _of_options(task: SingletonTask) -> Iterator[Finding]:
-    name = str(task.name)
-    try:
-        config = task_lock_config(task, task.app)
-    except ConfigurationError as error:
-        yield Finding(traps.OPTIONS, Severity.ERROR, name, str(error))
-        return
-    options, limit = config.options, _time_limit(task)
+def _of_options(task: SingletonTask, options: LockOptions) -> Iterator[Finding]:
+    name, limit = str(task.name), _time_limit(task)
     if limit and options.max_hold is not None and options.max_hold < limit:
         what = (
             f"lock_max_hold = {options.max_hold:g} s is shorter than its time limit, {limit:g} s: "
@@ -66,8 +75,11 @@ def _of_options(task: SingletonTask) -> Iterator[Finding]:
             "which counts from the beginning of the wait"
         )
         yield Finding(traps.OPTIONS, Severity.WARNING, name, what)
-    parameters = config.rule.signature.parameters
-    for parameter in _in_key(config.rule):
+
+
+def _of_key(name: str, rule: KeyRule) -> Iterator[Finding]:
+    parameters = rule.signature.parameters
+    for parameter in _in_key(rule):
         kind = parameters[parameter].annotation if parameter in parameters else ""
         kind = kind if isinstance(kind, str) else getattr(kind, "__name__", "")
         kind = kind.rpartition(".")[2]
@@ -83,6 +95,23 @@ def _in_key(rule: KeyRule) -> Iterable[str]:
     if isinstance(rule.lock_key, tuple):
         return rule.lock_key
     return getattr(rule.lock_key, "parameters", ())
+
+
+def _round_trip_of_quorum(target: Target, statuses: Sequence[NodeStatus]) -> float | None:
+    """Return how long the fastest quorum takes to answer, seconds; None: too few answer."""
+    measured = sorted(status.latency for status in statuses if status.latency is not None)
+    return measured[target.quorum - 1] if len(measured) >= target.quorum else None
+
+
+def _of_ttl(name: str, options: LockOptions, round_trip: float | None) -> Iterator[Finding]:
+    if round_trip is None or not options.lifetime.holds_while_running:
+        return
+    ttl_ms, trip_ms = options.ttl * 1000, round_trip * 1000
+    if ttl_ms < _TTL_TRIPS * trip_ms:
+        is_fatal = validity_ms(ttl_ms, trip_ms) <= 0
+        severity = Severity.ERROR if is_fatal else Severity.WARNING
+        what = f"lock_ttl = {options.ttl:g} s, and a quorum answers in {trip_ms:.0f} ms"
+        yield Finding(traps.TTL, severity, name, what)
 
 
 def _time_limit(task: SingletonTask) -> float | None:
@@ -115,6 +144,13 @@ def _of_visibility(app: Any, tasks: list[SingletonTask]) -> Iterator[Finding]:
         if delay > timeout:
             what = f"its retries wait for up to {delay:g} s, visibility_timeout is {timeout:g} s"
             yield Finding(traps.VISIBILITY, Severity.WARNING, str(task.name), what)
+    ours = {task.name for task in tasks}
+    for name, entry in (app.conf.beat_schedule or {}).items():
+        is_ours = isinstance(entry, Mapping) and entry.get("task") in ours
+        countdown = ((entry.get("options") or {}).get("countdown") or 0) if is_ours else 0
+        if countdown > timeout:
+            what = f"its countdown is {countdown:g} s, visibility_timeout {timeout:g} s"
+            yield Finding(traps.VISIBILITY, Severity.WARNING, f"beat entry {name}", what)
 
 
 def _of_quorum_queues(app: Any) -> Iterator[Finding]:

@@ -217,6 +217,12 @@ QUORUM_QUEUE = Trap(
     "exchange.",
     'Keep worker_detect_quorum_queues = True, and set task_default_exchange_type = "topic".',
 )  # fmt: skip
+TTL = Trap(
+    "RL207", "a task's lock_ttl is too short for its nodes",
+    "The lease must outlast the round that acquires it, and each renewal takes a round: if a few "
+    "are late, the lease is lost and the task interrupted.",
+    "Raise lock_ttl to a second or more, and to at least ten round trips.",
+)  # fmt: skip
 BEAT = Trap(
     "RL301", "beat runs without the scheduler of this package",
     "A second beat publishes every tick twice, and while the only one is down nothing is "
@@ -227,5 +233,5 @@ BEAT = Trap(
 TRAPS = (
     NO_QUORUM, DOWN, GUARDED, EVICTION, REPLICA, REPLICATED, CLUSTER, TWINS, EVEN, SINGLE, CLOCK,
     FORGETS, SLOW, CLIENTS, MEMORY, NARROW, WIDE, REFUSES, PLAIN, FLEET, DISABLED, OPTIONS, KEYS,
-    VISIBILITY, WORKER_LOST, QUORUM_QUEUE, BEAT,
+    VISIBILITY, WORKER_LOST, QUORUM_QUEUE, TTL, BEAT,
 )  # fmt: skip

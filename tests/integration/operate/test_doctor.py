@@ -302,7 +302,7 @@ def new_app(three: Servers) -> Iterator[Callable[..., Celery]]:
 
     def new(broker: str = "redis://127.0.0.1:1", **conf: Any) -> Celery:
         app = Celery("bank", broker=broker, set_as_current=False)
-        app.conf.update(redlock_nodes=three.urls, redlock_node_timeout=2.0, **conf)
+        app.conf.update({"redlock_nodes": three.urls, "redlock_node_timeout": 2.0} | conf)
         apps.append(app)
         return app
 
@@ -359,9 +359,22 @@ def test_options_that_contradict_each_other(
 def test_options_that_are_refused(new_app: NewApp) -> None:
     app = new_app(redlock_max_ttl=10.0)
     add(app, body, lock_ttl=30)
-    [(severity, _, what)] = examined(app)["RL202"]
-    assert severity == "error"
+    [(severity, where, what)] = examined(app)["RL202"]
+    assert (severity, where) == ("error", "bank.t")
     assert "lock_ttl = 30 is longer than redlock_max_ttl" in what
+
+
+def test_a_ttl_that_is_too_short_for_the_nodes(
+    new_app: NewApp, three: Servers, proxy_for: ProxyFor
+) -> None:
+    proxies = [proxy_for(node) for node in three]
+    for proxy in proxies:
+        proxy.replies.delay = 0.2
+    app = new_app(redlock_nodes=[proxy.url for proxy in proxies])
+    add(app, body, lock_ttl=0.1)
+    [(severity, where, what)] = examined(app)["RL207"]
+    assert (severity, where) == ("error", "bank.t")
+    assert what.startswith("lock_ttl = 0.1 s, and a quorum answers in ")
 
 
 def with_now(account_id: int, now: str) -> None: ...

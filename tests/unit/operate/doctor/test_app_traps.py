@@ -9,13 +9,18 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.signals import import_modules
 from kombu import Exchange, Queue
 
 from celery_redlock import singleton_task
 from celery_redlock.config.identity import identity_of
 from celery_redlock.operate.doctor import diagnose
+from celery_redlock.operate.doctor.app import app_findings
 from celery_redlock.operate.doctor.traps import TRAPS
+from celery_redlock.operate.node_set import NodeSet
+from celery_redlock.operate.node_status import NodeStatus
 from celery_redlock.operate.target import target_of_app
+from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.lease import new_owner
 from tests.support.fakes.operated import Operated
 
@@ -109,9 +114,69 @@ def test_options_that_are_refused_are_an_error(new_app: NewApp) -> None:
     app = new_app(redlock_max_ttl=10.0)
     add(app, lock_ttl=30)
     [(code, severity, where, what)] = found(app)
-    assert (code, severity, where) == ("RL202", "error", "tasks")
+    assert (code, severity, where) == ("RL202", "error", "bank.t")
     assert "'bank.t'" in what
     assert "lock_ttl = 30 is longer than redlock_max_ttl" in what
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_task_that_is_refused_hides_no_finding(new_app: NewApp, *, shared: bool) -> None:
+    app = new_app()
+    for name, options in (
+        ("bank.a", {"acks_late": True}),
+        ("bank.b", {"lock_tll": 10}),
+        ("bank.c", {"lock_on_conflict": "skip", "lock_wait": 5}),
+        ("bank.d", {"acks_late": True}),
+    ):
+        where: dict[str, Any] = {} if shared else {"app": app, "shared": False}
+        singleton_task(name=name, **where, **options)(plain)
+    assert [(code, where) for code, _, where, _ in found(app)] == [
+        ("RL202", "bank.b"),
+        ("RL202", "bank.c"),
+        ("RL205", "bank.a"),
+        ("RL205", "bank.d"),
+    ]
+    # Only the doctor is lenient.
+    with pytest.raises(ConfigurationError, match="lock_tll"):
+        app.tasks["bank.b"].delay(1)
+
+
+def test_a_module_that_fails_as_it_is_imported_is_an_error(new_app: NewApp) -> None:
+    app = new_app()
+
+    def fail(**_: Any) -> None:
+        raise ConfigurationError("singleton_task got no function")
+
+    import_modules.connect(fail, sender=app)
+    assert found(app) == [("RL202", "error", "tasks", "singleton_task got no function")]
+
+
+@pytest.mark.parametrize(
+    ("latencies", "options", "expected"),
+    [
+        ((0.01, 0.03, 9.0), {"lock_ttl": 0.3}, []),
+        ((0.01, 0.031, 9.0), {"lock_ttl": 0.3}, ["warning"]),
+        ((0.01, 0.31, 9.0), {"lock_ttl": 0.3}, ["error"]),
+        ((0.01, 0.31, 9.0), {"lock_ttl": 0.3, "lock_lifetime": "until_expired"}, []),
+        ((0.01, None, None), {"lock_ttl": 0.01}, []),
+    ],
+)
+def test_a_ttl_outlasts_ten_round_trips(
+    new_app: NewApp, latencies: tuple[float | None, ...], options: dict[str, Any],
+    expected: list[str],
+) -> None:  # fmt: skip
+    app = new_app()
+    add(app, **options)
+    target = target_of_app(app)
+    statuses = [NodeStatus(name, latency=each) for name, each in zip("abc", latencies, strict=True)]
+    with NodeSet(target.urls, 1.0) as nodes:
+        findings = list(app_findings(target, nodes, statuses))
+    assert [one.severity.value for one in findings] == expected
+    assert all(one.trap.code == "RL207" and one.where == "bank.t" for one in findings)
+    assert {one.what for one in findings} <= {
+        "lock_ttl = 0.3 s, and a quorum answers in 31 ms",
+        "lock_ttl = 0.3 s, and a quorum answers in 310 ms",
+    }
 
 
 @pytest.mark.parametrize(
@@ -167,6 +232,34 @@ def test_a_task_does_not_outlast_the_visibility_timeout(
     other = new_app("amqp://127.0.0.1:1")
     add(other, **options)
     assert found(other) == []
+
+
+def test_the_countdown_of_a_beat_entry_is_not_longer_than_the_visibility_timeout(
+    new_app: NewApp,
+) -> None:
+    def entry(countdown: float | None, task: str = "bank.t") -> dict[str, Any]:
+        return {"task": task, "schedule": 1, "options": {"countdown": countdown}}
+
+    app = new_app(
+        broker_transport_options={"visibility_timeout": 600},
+        beat_scheduler="redlock",
+        beat_schedule={
+            "without": {"task": "bank.t", "schedule": 1},
+            "none": entry(None),
+            "shorter": entry(600),
+            "longer": entry(601),
+            "other": entry(601, "no.lock"),
+        },
+    )
+    add(app)
+    assert found(app) == [
+        (
+            "RL204",
+            "warning",
+            "beat entry longer",
+            "its countdown is 601 s, visibility_timeout 600 s",
+        )
+    ]
 
 
 def test_the_visibility_timeout_is_an_hour_by_default(new_app: NewApp) -> None:

@@ -255,8 +255,6 @@ PATCHES = {
 
 @pytest.mark.parametrize("pool", PATCHES)
 def test_greenlets_are_woken_as_threads_are(five: Servers, pool: str) -> None:
-    if pool != "threads":
-        pytest.importorskip(pool)
     assert_done(GREEN.format(patch=PATCHES[pool]), five)
 
 

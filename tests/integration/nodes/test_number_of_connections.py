@@ -129,7 +129,6 @@ redlock.close()
 
 @pytest.mark.parametrize("kind", ["gevent", "eventlet"])
 def test_greenlets_share_a_few_connections(three: Servers, kind: str) -> None:
-    pytest.importorskip(kind)
     command = [sys.executable, "-W", "ignore", "-c", GREEN, kind, *three.urls]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120

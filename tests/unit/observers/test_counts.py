@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
-import warnings
-from collections.abc import Callable
-from functools import partial
+import subprocess
+import sys
 
 import pytest
 
@@ -15,7 +13,24 @@ from celery_redlock.observers.counts import ROWS, UNKNOWN, LocalCounts, Series, 
 ACQUIRED = Series("acquired", "t")
 HELD = Series("held", "t", is_gauge=True)
 OTHERS = Series("acquired", UNKNOWN)
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="a prefork pool forks")
+# A process of its own forks: this one has other threads.
+FORKING = """
+import os, signal
+from celery_redlock.observers.counts import Series, SharedCounts
+ACQUIRED, HELD = Series("acquired", "t"), Series("held", "t", is_gauge=True)
+counts = SharedCounts([ACQUIRED, HELD])
+
+def in_killed_child(index, work):
+    pid = os.fork()
+    if not pid:
+        try:
+            counts.begin_process(index)
+            work()
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+"""
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="a prefork pool forks")
 
 
 @pytest.fixture
@@ -23,19 +38,9 @@ def counts() -> SharedCounts:
     return SharedCounts([ACQUIRED, HELD, OTHERS])
 
 
-def in_child(task: Callable[[], object]) -> int:
-    """Run a function in a forked process that dies by a signal afterwards; reap it."""
-    with warnings.catch_warnings():
-        # Of eventlet, where another test has imported it, and of Python, beside other threads.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
-        try:
-            task()
-        finally:
-            os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return pid
+def assert_runs(code: str) -> None:
+    """Run code in a process that may fork."""
+    subprocess.run([sys.executable, "-c", FORKING + code], check=True)
 
 
 def test_numbers_of_this_process_are_added_up() -> None:
@@ -50,28 +55,33 @@ def test_a_series_is_zero_before_anything_happens(counts: SharedCounts) -> None:
     assert counts.read() == {ACQUIRED: 0.0, HELD: 0.0}
 
 
-def test_numbers_of_killed_processes_remain(counts: SharedCounts) -> None:
-    def count(index: int) -> None:
-        counts.begin_process(index)
-        for _ in range(1000):
-            counts.add(ACQUIRED, 1)
+@forks
+def test_numbers_of_killed_processes_remain() -> None:
+    assert_runs("""
+def count():
+    for _ in range(1000):
+        counts.add(ACQUIRED, 1)
 
-    counts.add(ACQUIRED, 1)
-    for index in (0, 1, 0):
-        in_child(partial(count, index))
-    assert counts.read()[ACQUIRED] == 3001
+counts.add(ACQUIRED, 1)
+for index in (0, 1, 0):
+    in_killed_child(index, count)
+assert counts.read()[ACQUIRED] == 3001, counts.read()
+""")
 
 
-def test_a_gauge_does_not_count_what_a_dead_process_held(counts: SharedCounts) -> None:
-    def hold() -> None:
-        counts.begin_process(0)
-        counts.add(HELD, 1)
-        seen.append(counts.read()[HELD])
-        assert seen == [1.0]
+@forks
+def test_a_gauge_does_not_count_what_a_dead_process_held() -> None:
+    assert_runs("""
+reading, writing = os.pipe()
 
-    seen: list[float] = []
-    in_child(hold)
-    assert counts.read()[HELD] == 0.0
+def hold():
+    counts.add(HELD, 1)
+    os.write(writing, str(counts.read()[HELD]).encode())
+
+in_killed_child(0, hold)
+assert os.read(reading, 100) == b"1.0"
+assert counts.read()[HELD] == 0.0, counts.read()
+""")
 
 
 def test_a_gauge_begins_at_zero_in_the_next_process_of_the_index(counts: SharedCounts) -> None:

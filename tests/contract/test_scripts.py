@@ -739,6 +739,15 @@ def test_a_full_server_grants_nothing(node: Node) -> None:
     assert node.holder is None
 
 
+def test_a_full_server_still_knows_who_has_the_lock(node: Node) -> None:
+    node.grant("me", T)
+    node.client.config_set("maxmemory", "1")
+    assert node.grant("me", T) == Granted(T)
+    refusal = node.grant("you", T)
+    assert isinstance(refusal, Busy)
+    assert (refusal.holder, refusal.floor) == ("me", T)
+
+
 def test_a_full_server_still_releases(node: Node) -> None:
     node.grant("me", T)
     node.client.config_set("maxmemory", "1")

@@ -19,11 +19,12 @@ from .show import show
 from .status import status
 from .target import RedlockGroup
 from .top import top
+from .web import web
 
 # Also for a report on an app without our tasks.
 hide_nodes()
 
-WITHOUT_APP = (status, list_, show, release, doctor, top)
+WITHOUT_APP = (status, list_, show, release, doctor, top, web)
 """Commands that need no app."""
 
 

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from celery_redlock.units import count
+
 from .target import as_json, target_of
-from .text import count, document
+from .text import document
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

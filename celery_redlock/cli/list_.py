@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from celery_redlock.units import count, seconds
+
 from .target import as_json, target_of
-from .text import count, padded, seconds, widths_of
+from .text import padded, widths_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

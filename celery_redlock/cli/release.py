@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from celery_redlock.units import count, seconds
+
 from .show import key_in, lock_text
 from .target import as_json, target_of
-from .text import count, document, seconds
+from .text import document
 
 if TYPE_CHECKING:
-    from celery_redlock.operate.lock_view import LockView
     from celery_redlock.operate.locks import Lock
     from celery_redlock.operate.node_set import NodeSet
     from celery_redlock.operate.target import Target
@@ -76,25 +77,16 @@ def _one(
     as_json: bool,
     yes: bool,
 ) -> bool:
-    from celery_redlock.operate import removal
-    from celery_redlock.operate.lock_view import view_of
-    from celery_redlock.operate.locks import task_in
-    from celery_redlock.operate.tasks import options_of
+    from celery_redlock.operate.removal import removal_of
 
     key, label, expected = wanted
-    view = view_of(nodes, target.key_prefix, key)
-    lock = _chosen(view, label)
-    if lock is None:
+    removal = removal_of(target, nodes, key, label)
+    if removal is None:
         what = f"done mark {label!r} of {key!r}" if label else repr(key)
         raise click.ClickException(f"there is nothing to release: no node has {what}")
-    meaning = removal.consequence(lock, options_of(target.app, task_in(key)))
+    lock, meaning = removal.lock, removal.meaning
     is_other = expected not in (None, lock.id)
-    released = False
-    if yes and not is_other:
-        if label is not None:
-            released = removal.delete_mark(target, nodes, lock)
-        else:
-            released = removal.release(target, nodes, view, lock)
+    released = removal.make() if yes and not is_other else False
     if as_json:
         shown = {"released": released, "consequence": meaning} | lock.as_json(time.time())
         click.echo(document(shown))
@@ -115,12 +107,6 @@ def _text(lock: Lock) -> str:
         left = seconds(lock.remaining)
         return f"done mark {lock.owner}, for another {left} (id {lock.id})"
     return lock_text(lock, time.time())
-
-
-def _chosen(view: LockView, label: str | None) -> Lock | None:
-    if label is None:
-        return view.lock
-    return next((mark for mark in view.marks if mark.owner == label), None)
 
 
 def _orphaned(target: Target, nodes: NodeSet, grace: float, *, as_json: bool, yes: bool) -> bool:

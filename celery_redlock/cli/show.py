@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from celery_redlock.units import count, seconds
+
 from .target import as_json, target_of
-from .text import columns, count, document, seconds
+from .text import columns, document
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from celery_redlock.units import milliseconds, seconds, size
+
 from .target import as_json, target_of
-from .text import columns, document, milliseconds, seconds, size
+from .text import columns, document
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

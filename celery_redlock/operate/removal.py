@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from celery_redlock.config.options import LockOptions, OnLost
 from celery_redlock.redlock.errors import QuorumUnavailable
 from celery_redlock.redlock.lease import Lease, is_reservation
@@ -9,12 +11,64 @@ from celery_redlock.redlock.protocol.quorum import majority
 from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.protocol.scripts import done_key
 
-from .lock_view import LockView
-from .locks import Kind, Lock, lock_of, look
+from .lock_view import LockView, view_of
+from .locks import Kind, Lock, lock_of, look, task_in
 from .node_set import NodeSet
 from .target import Target
+from .tasks import options_of
 
 _WITHIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Removal of a lock or a done mark, before it is made.
+
+    Attributes:
+        target: The nodes, and the app.
+        nodes: Connections to them.
+        view: Everything under the key.
+        lock: The lock or done mark.
+        meaning: What the holder, and the next call, will notice.
+    """
+
+    target: Target
+    nodes: NodeSet
+    view: LockView
+    lock: Lock
+    meaning: str
+
+    def make(self) -> bool:
+        """Release the lock, or delete the done mark, if it is still the one that was shown.
+
+        Returns:
+            Whether it is released; False: another owner has it by now, or nobody.
+
+        Raises:
+            QuorumUnavailable: No quorum confirmed.
+        """
+        if self.lock.kind is Kind.DONE:
+            return delete_mark(self.target, self.nodes, self.lock)
+        return release(self.target, self.nodes, self.view, self.lock)
+
+
+def removal_of(target: Target, nodes: NodeSet, key: str, label: str | None) -> Removal | None:
+    """Return the removal of the lock under a key; None: there is nothing to release.
+
+    Args:
+        target: The nodes, and the app.
+        nodes: Connections to them.
+        key: Key of the lock.
+        label: Done mark of the key that is meant; None: the lock is.
+    """
+    view = view_of(nodes, target.key_prefix, key)
+    lock = view.lock
+    if label is not None:
+        lock = next((mark for mark in view.marks if mark.owner == label), None)
+    if lock is None:
+        return None
+    meaning = consequence(lock, options_of(target.app, task_in(key)))
+    return Removal(target, nodes, view, lock, meaning)
 
 
 def consequence(lock: Lock, options: LockOptions | None) -> str:

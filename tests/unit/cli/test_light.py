@@ -7,7 +7,7 @@ import sys
 
 HEAVY = (
     "celery_redlock.operate", "celery_redlock.task", "celery_redlock.worker.bootsteps",
-    "celery_redlock.worker.signal_handlers", "rich", "redis",
+    "celery_redlock.worker.signal_handlers", "rich", "redis", "flask", "waitress",
 )  # fmt: skip
 
 

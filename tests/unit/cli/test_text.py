@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import click
-import pytest
 
 from celery_redlock.cli import text
 
@@ -11,23 +10,3 @@ from celery_redlock.cli import text
 def test_columns_are_as_wide_as_their_widest_cell_without_its_colour() -> None:
     table = text.columns(("NODE", "STATE", "UP"), [("a", click.style("votes", fg="green"), "1 s")])
     assert click.unstyle(table) == "NODE  STATE  UP\na     votes  1 s"
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(None, "-"), (0.04, "0.0 s"), (119.9, "119.9 s"), (120, "2 min"), (7200, "2 h"), (2e5, "2 d")],
-)
-def test_a_duration_is_shown_in_the_unit_that_fits(value: float | None, shown: str) -> None:
-    assert text.seconds(value) == shown
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"), [(None, "-"), (0.0123, "+12.3 ms"), (-60.0, "-60.00 s"), (0, "+0.0 ms")]
-)
-def test_a_clock_s_offset_has_a_sign(value: float | None, shown: str) -> None:
-    assert text.milliseconds(value, sign="+") == shown
-
-
-def test_sizes_and_counts_are_plain() -> None:
-    assert (text.size(None), text.size(1_234_567)) == ("-", "1.2 MB")
-    assert (text.count(1, "node"), text.count(0, "node")) == ("1 node", "0 nodes")

@@ -1,0 +1,54 @@
+"""The command ``celery -A proj redlock web``."""
+
+from __future__ import annotations
+
+import click
+
+from .target import target_of
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8790, show_default=True,
+    help="Port; 0 for any that is free.",
+)  # fmt: skip
+@click.option(
+    "--token",
+    envvar="REDLOCK_WEB_TOKEN",
+    help="Token to log in with: who has it may release locks. Better in the variable "
+    "REDLOCK_WEB_TOKEN: other users of a machine can read a command line.",
+)
+@click.option(
+    "--allow-host", "hosts", multiple=True, metavar="NAME",
+    help="Name under which the page is reached, if it is not localhost; may be repeated.",
+)  # fmt: skip
+@click.pass_context
+def web(
+    ctx: click.Context, *, host: str, port: int, token: str | None, hosts: tuple[str, ...]
+) -> None:
+    """Serve a page with nodes, locks, conflicts and beat's ticks.
+
+    Without a token it shows and changes nothing, and only this machine reaches it.
+    """
+    try:
+        from celery_redlock.web.guard import Access
+        from celery_redlock.web.page import new_page
+        from celery_redlock.web.server import listen, serve, url_of
+    except ImportError as error:
+        raise click.ClickException(
+            f"web needs Flask and waitress ({error}): pip install 'celery-redlock[web]'"
+        ) from None
+    from celery_redlock.operate.incidents import Incidents
+    from celery_redlock.operate.node_set import NodeSet
+
+    target = target_of(ctx)
+    NodeSet(target.urls, target.patience)  # says now if a URL is not valid
+    listener = listen(host, port, token)
+    incidents = Incidents(target.app) if target.app is not None else None
+    cookie = f"redlock_{listener.getsockname()[1]}"
+    page = new_page(target, Access(token, hosts), incidents, cookie=cookie)
+    if incidents is not None:
+        incidents.start()
+    click.echo(f"The page is at {url_of(listener)} (Ctrl-C ends it).")
+    serve(page, listener)

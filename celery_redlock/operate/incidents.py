@@ -1,0 +1,106 @@
+"""Recent conflicts and lost leases, as workers announce them in Celery's events."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_MOST = 200
+_AGAIN_S = 5.0
+_LONGEST = 1000
+_END_OF_TIME = 1e11
+_FIELDS = ("name", "uuid", "key", "holder", "becomes", "hostname")
+_KINDS = {
+    "task-deduplicated": "conflict",
+    "task-lock-lost": "lost",
+    "task-lock-unavailable": "no quorum",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """A conflict, a lost lease, or an execution without a quorum.
+
+    Attributes:
+        kind: Which of them: "conflict", "lost" or "no quorum".
+        at: Time by the worker's clock, seconds since the epoch.
+        task: Name of the task.
+        task_id: Id of the task.
+        key: Key of the lock.
+        holder: Id of the task that held the lock; '': unknown, or no conflict.
+        becomes: What became of the execution; '' for a lost lease.
+        worker: Name of the worker.
+    """
+
+    kind: str
+    at: float
+    task: str
+    task_id: str
+    key: str
+    holder: str
+    becomes: str
+    worker: str
+
+
+class Incidents:
+    """The latest incidents, received in a thread.
+
+    Args:
+        app: The app whose events to receive.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._latest: deque[Incident] = deque(maxlen=_MOST)
+        self._stopped = threading.Event()
+        self._receiver: Any = None
+        self._thread = threading.Thread(target=self._listen, name="incidents", daemon=True)
+        self.problem: str | None = "not connected to the broker yet"
+
+    @property
+    def latest(self) -> list[Incident]:
+        """The incidents, the latest first."""
+        return list(self._latest)[::-1]
+
+    def start(self) -> None:
+        """Start to receive events."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop it, within about a second."""
+        self._stopped.set()
+        if self._receiver is not None:
+            self._receiver.should_stop = True
+        self._thread.join()
+
+    def note(self, event: Mapping[str, Any]) -> None:
+        """Note an event, which anybody at the broker may have sent."""
+        kind = _KINDS.get(str(event.get("type")))
+        at = event.get("timestamp")
+        if kind and isinstance(at, (int, float)) and 0 <= at < _END_OF_TIME:
+            texts = (str(event.get(name) or "")[:_LONGEST] for name in _FIELDS)
+            self._latest.append(Incident(kind, float(at), *texts))
+
+    def _listen(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._receive()
+            except Exception as error:  # noqa: BLE001  # whatever fails at a broker: try again
+                self.problem = f"{type(error).__name__}: {error}"
+            self._stopped.wait(_AGAIN_S)
+
+    def _receive(self) -> None:
+        with self._app.connection_for_read() as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0)
+            handlers = dict.fromkeys(_KINDS, self.note)
+            self._receiver = self._app.events.Receiver(connection, handlers=handlers)
+            self._receiver.should_stop = self._stopped.is_set()
+            self._receiver.on_consume_ready = self._connected
+            self._receiver.connect_max_retries = 1
+            self._receiver.capture()
+
+    def _connected(self, *_: object, **__: object) -> None:
+        self.problem = None

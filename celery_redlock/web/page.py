@@ -1,0 +1,161 @@
+"""The page: its routes and what they show."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+from flask import Flask, abort, redirect, render_template, request, session, url_for
+from flask.typing import ResponseReturnValue
+from werkzeug.exceptions import HTTPException
+
+from celery_redlock import units
+from celery_redlock.operate.incidents import Incidents
+from celery_redlock.operate.lock_view import next_call, view_of
+from celery_redlock.operate.locks import task_in
+from celery_redlock.operate.node_set import NodeSet
+from celery_redlock.operate.removal import removal_of
+from celery_redlock.operate.snapshots import SHOWN, Snapshots
+from celery_redlock.operate.target import Target
+from celery_redlock.operate.tasks import options_of
+from celery_redlock.operate.timeline import timeline_of
+from celery_redlock.redlock.errors import RedlockError
+from celery_redlock.redlock.lease import holder_of
+
+from .guard import Access, csrf, guard
+
+logger = logging.getLogger(__name__)
+_MOST_LOCKS = 200
+_MOST_ENTRIES = 30
+_MOST_INCIDENTS = 50
+_MOST_BYTES = 64 * 1024
+
+
+def new_page(
+    target: Target,
+    access: Access,
+    incidents: Incidents | None,
+    *,
+    cookie: str = "redlock",
+    now: Callable[[], float] = time.time,
+) -> Flask:
+    """Return the page as a WSGI application.
+
+    Args:
+        target: The nodes, and the app.
+        access: Who may do what.
+        incidents: Recent conflicts and lost leases; None: without an app nobody announces them.
+        cookie: Name of the session's cookie: browsers send it to each port of a host.
+        now: Time, seconds since the epoch.
+    """
+    page = Flask(__name__)
+    page.config.update(
+        # Who has logged in is forgotten when the process ends.
+        SECRET_KEY=secrets.token_bytes(32),
+        SESSION_COOKIE_NAME=cookie,
+        SESSION_COOKIE_HTTPONLY=True,
+        SESSION_COOKIE_SAMESITE="Strict",
+        MAX_CONTENT_LENGTH=_MOST_BYTES,
+    )
+    page.jinja_env.trim_blocks = page.jinja_env.lstrip_blocks = True
+    page.jinja_env.globals.update(
+        units=units, csrf=csrf, holder_of=holder_of, has_token=access.token is not None
+    )
+    guard(page, access)
+    _add_overview(page, target, incidents, now)
+    _add_lock(page, target, now)
+    _add_login(page, access)
+
+    @page.errorhandler(HTTPException)
+    def refused(error: HTTPException) -> ResponseReturnValue:
+        return render_template("message.html", title=error.name, text=error.description), (
+            error.code or 500
+        )
+
+    @page.errorhandler(RedlockError)
+    def failed(error: RedlockError) -> ResponseReturnValue:
+        return render_template("message.html", title="Not done", text=str(error)), 503
+
+    return page
+
+
+def _add_overview(
+    page: Flask, target: Target, incidents: Incidents | None, now: Callable[[], float]
+) -> None:
+    snapshots = Snapshots(target, _MOST_LOCKS, now)
+
+    def shown() -> dict[str, Any]:
+        text, kind = request.args.get("q", ""), request.args.get("kind", "")
+        snapshot = snapshots.get(text, kind)
+        return {
+            "overview": snapshot.overview,
+            "now": snapshot.at,
+            "timeline": timeline_of(snapshot.ticks, snapshot.at, _MOST_ENTRIES),
+            "incidents": incidents and incidents.latest[:_MOST_INCIDENTS],
+            "problem": incidents and incidents.problem,
+            "text": text,
+            "kind": kind,
+            "kinds": [one.value for one in SHOWN],
+        }
+
+    @page.get("/")
+    def index() -> ResponseReturnValue:
+        return render_template("index.html", **shown())
+
+    @page.get("/live")
+    def live() -> ResponseReturnValue:
+        return render_template("live.html", **shown())
+
+
+def _add_lock(page: Flask, target: Target, now: Callable[[], float]) -> None:
+    @page.get("/lock")
+    def lock() -> ResponseReturnValue:
+        key = request.args.get("key", "")
+        with NodeSet(target.urls, target.patience) as nodes:
+            view = view_of(nodes, target.key_prefix, key)
+        then = next_call(view, options_of(target.app, task_in(key)))
+        pairs = zip(view.names, view.views, strict=True)
+        return render_template("lock.html", view=view, pairs=list(pairs), next_call=then, now=now())
+
+    @page.get("/release")
+    def confirm() -> ResponseReturnValue:
+        key, label = request.args.get("key", ""), request.args.get("done")
+        with NodeSet(target.urls, target.patience) as nodes:
+            removal = removal_of(target, nodes, key, label)
+        if removal is None:
+            abort(404, f"There is nothing to release: no node has {label or key!r}.")
+        return render_template("release.html", removal=removal, label=label, now=now())
+
+    @page.post("/release")
+    def release() -> ResponseReturnValue:
+        key, label = request.form.get("key", ""), request.form.get("done")
+        expected = request.form.get("expect")
+        with NodeSet(target.urls, target.patience) as nodes:
+            removal = removal_of(target, nodes, key, label)
+            is_released = removal and removal.lock.id == expected and removal.make()
+        if not is_released:
+            abort(409, f"{key} was not released: it has another holder by now, or none.")
+        logger.warning("lock released on the page key=%s id=%s", key, expected)
+        return render_template("message.html", title="Released", text=f"{key} is released.")
+
+
+def _add_login(page: Flask, access: Access) -> None:
+    @page.get("/login")
+    def login() -> ResponseReturnValue:
+        return render_template("login.html", is_wrong=False)
+
+    @page.post("/login")
+    def log_in() -> ResponseReturnValue:
+        if not access.is_token(request.form.get("token", "")):
+            return render_template("login.html", is_wrong=True), 403
+        session.clear()
+        session["is_logged_in"] = True
+        return redirect(url_for("index"))
+
+    @page.post("/logout")
+    def logout() -> ResponseReturnValue:
+        session.clear()
+        return redirect(url_for("login"))

@@ -1,0 +1,59 @@
+"""Server of the page: the address that it listens at, and its threads."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from contextlib import closing
+
+from flask import Flask
+from waitress.server import create_server
+
+from celery_redlock.redlock.errors import ConfigurationError
+
+_SHORTEST_TOKEN = 16
+_THREADS = 8
+
+
+def listen(host: str, port: int, token: str | None) -> socket.socket:
+    """Return a socket that listens at an address.
+
+    Args:
+        host: Name or address of an interface.
+        port: Port; 0: any that is free.
+        token: Token of the page; None: the page has none.
+
+    Raises:
+        ConfigurationError: Others than this machine could reach a page without a token, the token
+            can be guessed, or the address can't be used.
+    """
+    if token is not None and len(token) < _SHORTEST_TOKEN:
+        raise ConfigurationError(
+            f"a token must be at least {_SHORTEST_TOKEN} characters long, got {len(token)}; "
+            "make one: python -c 'import secrets; print(secrets.token_urlsafe())'"
+        )
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # Before it listens: the address itself decides, not its name.
+        if token is None and not ipaddress.ip_address(address[0]).is_loopback:
+            raise ConfigurationError(
+                f"{host} can be reached from other machines: give a token with --token, or listen "
+                "at 127.0.0.1"
+            )
+        return socket.create_server(address[:2], family=family)
+    except OSError as error:
+        raise ConfigurationError(f"can't listen at {host}:{port}: {error}") from error
+
+
+def serve(page: Flask, listener: socket.socket) -> None:
+    """Serve the page until Ctrl-C."""
+    with closing(listener):
+        server = create_server(page, sockets=[listener], threads=_THREADS, ident="")
+        with closing(server):
+            server.run()
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the URL of the page."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"

@@ -1,0 +1,85 @@
+"""Conflicts and lost leases that workers announce."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_redlock.operate.incidents import Incident, Incidents
+from tests.support.eventually import eventually
+
+CONFLICT = {
+    "type": "task-deduplicated", "timestamp": 1e9, "name": "bank.sync", "uuid": "t-2", "key": "k",
+    "holder": "t-1", "becomes": "skip", "hostname": "w1",
+}  # fmt: skip
+
+
+def test_an_event_is_an_incident() -> None:
+    incidents = Incidents(app=None)
+    incidents.note(CONFLICT)
+    assert incidents.latest == [
+        Incident("conflict", 1e9, "bank.sync", "t-2", "k", "t-1", "skip", "w1")
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"type": "task-succeeded"},
+        {"timestamp": None},
+        {"timestamp": "now"},
+        {"timestamp": math.nan},
+        {"timestamp": math.inf},
+        {"timestamp": -1},
+    ],
+    ids=str,
+)
+def test_what_is_no_incident_is_left_out(wrong: dict[str, Any]) -> None:
+    incidents = Incidents(app=None)
+    incidents.note(CONFLICT | wrong)
+    assert incidents.latest == []
+
+
+def test_missing_and_endless_fields_do_no_harm() -> None:
+    incidents = Incidents(app=None)
+    incidents.note({"type": "task-lock-lost", "timestamp": 1, "key": "k" * 9999, "name": [1]})
+    [incident] = incidents.latest
+    assert (incident.key, incident.task, incident.becomes) == ("k" * 1000, "[1]", "")
+
+
+def test_the_latest_come_first_and_the_oldest_are_forgotten() -> None:
+    incidents = Incidents(app=None)
+    for number in range(300):
+        incidents.note(CONFLICT | {"timestamp": number})
+    assert [incident.at for incident in incidents.latest] == list(range(299, 99, -1))
+
+
+def test_events_of_the_app_are_received() -> None:
+    with Celery("bank", broker="memory://incidents", set_as_current=False) as app:
+        incidents = Incidents(app)
+        incidents.start()
+        try:
+            eventually(lambda: incidents.problem is None)
+            fields = {name: CONFLICT[name] for name in ("name", "uuid", "key", "holder", "becomes")}
+            with app.connection_for_write() as connection:
+                dispatcher = app.events.Dispatcher(connection, hostname="w1")
+                dispatcher.send("task-deduplicated", **fields)
+                dispatcher.send("task-started", uuid="t-2")
+            eventually(lambda: incidents.latest)
+        finally:
+            incidents.stop()
+    [incident] = incidents.latest
+    assert (incident.key, incident.holder, incident.worker) == ("k", "t-1", "w1")
+
+
+def test_a_broker_that_is_away_is_told() -> None:
+    with Celery("bank", broker="redis://127.0.0.1:1", set_as_current=False) as app:
+        incidents = Incidents(app)
+        incidents.start()
+        try:
+            eventually(lambda: "Connection refused" in (incidents.problem or ""))
+        finally:
+            incidents.stop()

@@ -1,0 +1,131 @@
+"""Requests that the page refuses."""
+
+from __future__ import annotations
+
+import pytest
+from flask.testing import FlaskClient
+
+from celery_redlock.redlock import Redlock
+from celery_redlock.web.guard import Access
+
+from .conftest import ORIGIN, TOKEN, NewClient, csrf_in, log_in
+
+PAGES = ("/", "/live", "/lock?key=k", "/release?key=k")
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "localhost:8790", "127.0.0.1:8790", "[::1]:8790", "10.0.0.7", "redlock.me"],
+)
+def test_a_name_of_the_page_is_accepted(host: str) -> None:
+    assert Access(hosts=["redlock.me"]).is_host(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "[", "a@b:c"]
+)
+def test_a_foreign_name_is_refused(reader: FlaskClient, host: str) -> None:
+    assert not Access(hosts=["redlock.me"]).is_host(host)
+    response = reader.get("/", headers={"Host": host})
+    assert response.status_code == 400
+    assert "Locks" not in response.text
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/login", "/logout", "/static/page.css", "/nowhere"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+def test_without_a_token_nothing_changes_anything(
+    reader: FlaskClient, path: str, method: str
+) -> None:
+    form = {"csrf": csrf_in(reader.get("/login"))}
+    assert reader.open(path, method=method, data=form, headers=ORIGIN).status_code == 405
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_with_a_token_nobody_else_sees_anything(new_client: NewClient, path: str) -> None:
+    response = new_client(token=TOKEN).get(path)
+    assert response.status_code == (401 if path == "/live" else 302)
+    assert "Locks" not in response.text
+
+
+@pytest.mark.parametrize("wrong", ["", "a", TOKEN[:-1], TOKEN + "x", "ü" * 20])
+def test_a_wrong_token_does_not_log_in(new_client: NewClient, wrong: str) -> None:
+    client = new_client(token=TOKEN)
+    assert log_in(client, wrong).status_code == 403
+    assert client.get("/").status_code == 302
+
+
+def test_who_logs_out_sees_nothing_any_more(operator: FlaskClient) -> None:
+    page = operator.get("/")
+    assert page.status_code == 200
+    operator.post("/logout", data={"csrf": csrf_in(page)}, headers=ORIGIN)
+    assert operator.get("/").status_code == 302
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        {},
+        {"Origin": "null"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "http://localhost:8000"},
+        {"Origin": "http://localhost.evil.example"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("path", ["/release", "/login", "/logout"])
+def test_a_request_from_another_site_is_refused(
+    operator: FlaskClient, redlock: Redlock, path: str, origin: dict[str, str]
+) -> None:
+    redlock.acquire("k", 30)
+    form = form_of(operator, "k") | {"token": TOKEN}
+    assert operator.post(path, data=form, headers=origin).status_code == 403
+    assert redlock.look("k")
+    assert operator.get("/").status_code == 200
+
+
+@pytest.mark.parametrize("csrf", [None, "", "guessed"])
+def test_a_form_of_another_session_is_refused(
+    operator: FlaskClient, redlock: Redlock, csrf: str | None
+) -> None:
+    redlock.acquire("k", 30)
+    form = {**form_of(operator, "k"), "csrf": csrf}
+    if csrf is None:
+        del form["csrf"]
+    assert operator.post("/release", data=form, headers=ORIGIN).status_code == 403
+    assert redlock.look("k")
+
+
+def test_the_cookie_is_kept_from_scripts_and_other_sites(new_client: NewClient) -> None:
+    cookie = log_in(new_client(token=TOKEN), TOKEN).headers["Set-Cookie"]
+    assert {"HttpOnly", "SameSite=Strict"} <= set(cookie.split("; "))
+    assert TOKEN not in cookie
+
+
+@pytest.mark.parametrize("path", ["/", "/lock?key=k", "/nowhere", "/static/live.js"])
+def test_every_response_forbids_frames_and_what_is_not_its_own(
+    reader: FlaskClient, path: str
+) -> None:
+    headers = reader.get(path, buffered=True).headers
+    assert "default-src 'self'" in headers["Content-Security-Policy"]
+    assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert "Access-Control-Allow-Origin" not in headers
+
+
+@pytest.mark.parametrize("path", PAGES[:3])
+def test_no_page_needs_what_the_policy_forbids(
+    reader: FlaskClient, redlock: Redlock, path: str
+) -> None:
+    redlock.acquire("k", 30)
+    html = reader.get(path).text
+    assert "style=" not in html
+    assert "onclick" not in html
+    assert "<script>" not in html
+    assert "http://" not in html
+    assert "https://" not in html
+
+
+def form_of(client: FlaskClient, key: str) -> dict[str, str]:
+    """Return what the form of the confirmation sends."""
+    page = client.get("/release", query_string={"key": key})
+    return {"key": key, "csrf": csrf_in(page), "expect": page.text.split("(id ")[1].split(")")[0]}

@@ -1,0 +1,190 @@
+"""What the page shows and does."""
+
+from __future__ import annotations
+
+import html
+import re
+
+from celery import Celery
+from flask.testing import FlaskClient
+
+from celery_redlock import singleton_task
+from celery_redlock.operate.incidents import Incidents
+from celery_redlock.redlock import Redlock
+from celery_redlock.redlock.lease import Lease
+from tests.support.fakes.operated import Operated
+
+from .conftest import ORIGIN, NewClient
+from .test_guard import form_of
+
+HOSTILE = "bank.sync:<script>alert(1)</script>&quot;'\"{{7*7}}"
+
+
+def text_of(markup: str) -> str:
+    """Return what a reader sees, without runs of blanks."""
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", markup)).split())
+
+
+def test_it_shows_nodes_and_locks(three: Operated, redlock: Redlock, reader: FlaskClient) -> None:
+    redlock.acquire("bank.sync:42", 30, label="task-1")
+    redlock.reserve("bank.report:may", 60, label="task-2")
+    three[2].is_up = False
+    shown = text_of(reader.get("/").text)
+    assert "2 of 3 nodes vote, 2 needed: locks can be acquired." in shown
+    assert "127.0.0.1:7002 down Connection refused" in shown
+    assert "1 held, 1 reserved, 0 pending." in shown
+    assert "bank.sync:42 held" in shown
+    assert "task-1@" in shown
+    assert shown.count("2/3") == 2
+
+
+def test_without_a_quorum_it_says_so(three: Operated, reader: FlaskClient) -> None:
+    three[1].is_up = three[2].is_up = False
+    response = reader.get("/")
+    assert response.status_code == 200
+    assert "1 of 3 nodes vote, 2 needed: no quorum, no lock can be acquired." in text_of(
+        response.text
+    )
+    assert "no quorum" in reader.get("/lock?key=k").text
+
+
+def test_without_locks_it_says_so(reader: FlaskClient) -> None:
+    shown = reader.get("/").text
+    assert "Nothing is held." in shown
+    assert "No tick is claimed." in shown
+
+
+def test_many_locks_are_cut_with_a_note(redlock: Redlock, reader: FlaskClient) -> None:
+    for number in range(210):
+        redlock.acquire(f"bank.sync:{number:03}", 30)
+    shown = reader.get("/").text
+    assert "These are the 200 held longest of 210." in shown
+    assert shown.count('data-label="Key"') == 200
+    assert "bank.sync:209" not in shown
+    found = reader.get("/?q=sync:209").text
+    assert "bank.sync:209" in found
+    assert found.count('data-label="Key"') == 1
+
+
+def test_the_filter_takes_text_and_kind(redlock: Redlock, reader: FlaskClient) -> None:
+    redlock.acquire("bank.sync:1", 30)
+    redlock.reserve("bank.sync:2", 30)
+    shown = reader.get("/live?q=sync&kind=reserved").text
+    assert "bank.sync:2" in shown
+    assert "bank.sync:1" not in shown
+    assert "No lock matches the filter." in reader.get("/live?q=*").text
+
+
+def test_a_key_with_markup_is_text(redlock: Redlock, operator: FlaskClient) -> None:
+    redlock.acquire(HOSTILE, 30, label="<b>task</b>")
+    for path in ("/", "/lock", "/release"):
+        response = operator.get(path, query_string={"key": HOSTILE, "q": HOSTILE})
+        assert "<script>alert" not in response.text, path
+        assert "<b>" not in response.text, path
+        assert HOSTILE in html.unescape(response.text), path
+
+
+def test_claims_make_the_timeline(three: Operated, redlock: Redlock, reader: FlaskClient) -> None:
+    slot = "2026-01-01T00:00:00Z"
+    redlock.reserve(f"%beat:bank@0123:close%3Aday:{slot}", 120, label="id")
+    shown = reader.get("/").text
+    assert "close:day" in shown
+    assert f"<title>{slot}</title>" in shown
+    assert 'class="published"' in shown
+
+
+def test_a_lock_is_shown_with_every_node_and_what_a_new_call_gets(
+    three: Operated, redlock: Redlock, new_client: NewClient
+) -> None:
+    app = Celery("bank", broker="memory://", set_as_current=False)
+
+    @singleton_task(app=app, name="bank.sync", lock_key="{n}")
+    def sync(n: int) -> None: ...
+
+    redlock.acquire("bank.sync:1", 30, label="task-1")
+    three[1].is_up = False
+    shown = text_of(new_client(app=app).get("/lock?key=bank.sync:1").text)
+    assert "held by task-1@" in shown
+    assert "127.0.0.1:7001 down Connection refused" in shown
+    assert 'it ends as REVOKED, with DuplicateTask (lock_on_conflict="skip")' in shown
+    assert "Release …" not in shown
+
+
+def test_without_an_app_it_says_what_it_can_t_show(reader: FlaskClient) -> None:
+    assert "Without an app these can't be shown" in reader.get("/").text
+
+
+def test_incidents_are_listed_the_latest_first(three: Operated, new_client: NewClient) -> None:
+    incidents = Incidents(app=None)
+    at = three.wall_us() / 1e6
+    for kind, ago in (("task-deduplicated", 9), ("task-lock-lost", 4)):
+        event = {
+            "name": "bank.sync",
+            "uuid": "t-2",
+            "key": "<i>",
+            "hostname": "w1",
+            "holder": "t-1",
+        }
+        incidents.note(event | {"type": kind, "timestamp": at - ago, "becomes": "skip"})
+    shown = new_client(incidents=incidents).get("/").text
+    assert "Events are not received now: not connected to the broker yet" in shown
+    seen = text_of(shown)
+    assert seen.index("4.0 s ago lost") < seen.index("9.0 s ago conflict skip bank.sync t-2")
+    assert "<i>" not in shown
+
+
+def test_a_lock_is_released_after_a_confirmation(redlock: Redlock, operator: FlaskClient) -> None:
+    redlock.acquire("bank.sync:1", 30, label="task-1")
+    assert "Release …" in operator.get("/lock?key=bank.sync:1").text
+    page = operator.get("/release?key=bank.sync:1").text
+    assert "its task may be running" in page
+    assert redlock.look("bank.sync:1")
+    response = operator.post("/release", data=form_of(operator, "bank.sync:1"), headers=ORIGIN)
+    assert "bank.sync:1 is released." in response.text
+    assert redlock.look("bank.sync:1") is None
+
+
+def test_a_lock_of_another_holder_by_now_is_kept(redlock: Redlock, operator: FlaskClient) -> None:
+    lease = redlock.acquire("k", 30, label="task-1")
+    form = form_of(operator, "k")
+    redlock.release(lease)
+    assert isinstance(redlock.acquire("k", 30, label="task-2"), Lease)
+    response = operator.post("/release", data=form, headers=ORIGIN)
+    assert response.status_code == 409
+    assert "another holder" in response.text
+    assert redlock.look("k")
+
+
+def test_without_an_expected_holder_nothing_is_released(
+    redlock: Redlock, operator: FlaskClient
+) -> None:
+    redlock.acquire("k", 30)
+    form = form_of(operator, "k")
+    del form["expect"]
+    assert operator.post("/release", data=form, headers=ORIGIN).status_code == 409
+    assert redlock.look("k")
+
+
+def test_a_done_mark_is_deleted(redlock: Redlock, operator: FlaskClient) -> None:
+    redlock.release(redlock.acquire("k", 30), done="task-1")
+    shown = operator.get("/lock?key=k").text
+    [link] = re.findall(r'href="(/release\?[^"]+)"', shown)
+    page = operator.get(html.unescape(link)).text
+    form = dict(re.findall(r'name="(\w+)" value="([^"]*)"', page.split("<main>")[1]))
+    assert operator.post("/release", data=form, headers=ORIGIN).status_code == 200
+    assert not re.findall(r'href="/release', operator.get("/lock?key=k").text)
+
+
+def test_without_a_quorum_a_release_is_reported_as_failed(
+    three: Operated, redlock: Redlock, operator: FlaskClient
+) -> None:
+    redlock.acquire("k", 30)
+    form = form_of(operator, "k")
+    three[0].is_up = three[1].is_up = False
+    response = operator.post("/release", data=form, headers=ORIGIN)
+    assert response.status_code == 503
+    assert "Not done" in response.text
+
+
+def test_nothing_to_release_is_a_page_that_says_so(operator: FlaskClient) -> None:
+    assert operator.get("/release?key=k").status_code == 404

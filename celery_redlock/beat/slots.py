@@ -17,7 +17,6 @@ from celery_redlock.redlock.errors import ConfigurationError
 Moment = dt.datetime
 EPOCH = Moment.fromtimestamp(0, dt.timezone.utc)
 _INSTANT = dt.timedelta(microseconds=1)
-_SECOND = dt.timedelta(seconds=1)
 _MINUTE = dt.timedelta(minutes=1)
 _HOUR = dt.timedelta(hours=1)
 _DAY = dt.timedelta(days=1)

@@ -18,6 +18,8 @@ ANSWER_WITHIN_S = 10.0
 
 A broker that is frozen, or RabbitMQ under a resource alarm, keeps connections open without replies.
 """
+_VISIBILITY_TIMEOUT_S = 3600.0
+"""Default of a Redis broker. Source: kombu, transport/redis.py."""
 _PATIENTLY: dict[str, Any] = {
     "retry": True,
     "retry_policy": {
@@ -98,3 +100,9 @@ def may_delay(app: Any) -> bool:
     """Return whether the broker may delay a message until its eta: RabbitMQ with quorum queues."""
     driver_type = app.connection_for_write().get_transport_cls().driver_type
     return bool(detect_quorum_queues(app, driver_type)[0])
+
+
+def visibility_timeout(app: Any) -> float:
+    """Return after how long the broker delivers an unacknowledged message again, in seconds."""
+    options = app.conf.broker_transport_options or {}
+    return float(options.get("visibility_timeout", _VISIBILITY_TIMEOUT_S))

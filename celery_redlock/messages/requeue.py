@@ -13,7 +13,13 @@ from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery_redlock.pools.pool_process import withdraw_attempts
 from celery_redlock.redlock.errors import LeaseLost
 
-from .broker import how_to_publish, is_refusal, may_delay, publish_confirmed
+from .broker import (
+    how_to_publish,
+    is_refusal,
+    may_delay,
+    publish_confirmed,
+    visibility_timeout,
+)
 from .headers import (
     COPY_HEADER,
     DELIVERIES_HEADER,
@@ -37,8 +43,6 @@ logger = logging.getLogger(__name__)
 _SHORTEST_S = 0.1
 _SHORTEST_IN_BROKER_S = 1.0
 _BEFORE_EXPIRY_S = 1.0
-_VISIBILITY_TIMEOUT_S = 3600.0
-"""Default of a Redis broker. Source: kombu, transport/redis.py."""
 _DELAY = re.compile(r"(?:[01]\.){28}")
 """Start of the routing key of a message that RabbitMQ has delayed: the delay in binary.
 Source: kombu.transport.native_delayed_delivery."""
@@ -139,8 +143,7 @@ def _countdown(app: Celery, after: float, expires: Any) -> float:
 
 def _longest_countdown(app: Celery) -> float:
     """Return how long a message may wait in a worker before the broker delivers it again."""
-    options = app.conf.broker_transport_options or {}
-    return float(options.get("visibility_timeout", _VISIBILITY_TIMEOUT_S)) / 2
+    return visibility_timeout(app) / 2
 
 
 def queue_of(app: Any, request: Context) -> str | None:

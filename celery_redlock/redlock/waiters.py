@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 import math
-import queue
 import random
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 
 from .clock import Clock
 from .threads import dispatch
@@ -175,20 +175,20 @@ class Waiters:
 
     def join(self, waiter: Waiter) -> None:
         """Add a waiter to its queue."""
-        line = self.queues.setdefault(waiter.channel, Queue(self.clock.now()))
-        line.waiters[waiter] = None
-        waiter.releases_before = line.releases
+        queue = self.queues.setdefault(waiter.channel, Queue(self.clock.now()))
+        queue.waiters[waiter] = None
+        waiter.releases_before = queue.releases
         # Heard after the waiter had asked: nobody was in the queue, or only older ones.
-        if line.heard_at >= waiter.asked_at and next(iter(line.waiters)) is waiter:
+        if queue.heard_at >= waiter.asked_at and next(iter(queue.waiters)) is waiter:
             waiter.wakeups.put(None)
 
     def leave(self, waiter: Waiter, *, owes_attempt: bool) -> None:
         """Remove a waiter; wake the next one if this one was woken and did not ask."""
-        if line := self.queues.get(waiter.channel):
-            line.waiters.pop(waiter, None)
-            line.used_at = now = self.clock.now()
+        if queue := self.queues.get(waiter.channel):
+            queue.waiters.pop(waiter, None)
+            queue.used_at = now = self.clock.now()
             if owes_attempt:
-                line.wake_oldest(now)
+                queue.wake_oldest(now)
 
     def _run(self) -> None:
         subscriptions, listeners = self._subscribe(), self._listeners
@@ -227,18 +227,18 @@ class Waiters:
             self._changes.popleft()()
         now = self.clock.now()
         for message in messages:
-            line = queues.get(message.channel)
-            if line and line.count(message) == self._quorum:
-                line.hear_release(now)
-        for channel, line in list(queues.items()):
-            was_heard, line.is_heard = line.is_heard, subscriptions.reaches_quorum(channel)
-            if line.is_heard and not was_heard:
+            queue = queues.get(message.channel)
+            if queue and queue.count(message) == self._quorum:
+                queue.hear_release(now)
+        for channel, queue in list(queues.items()):
+            was_heard, queue.is_heard = queue.is_heard, subscriptions.reaches_quorum(channel)
+            if queue.is_heard and not was_heard:
                 # The lock may have been released just before.
-                line.wake_oldest(now)
-            line.remove_gone(now)
-            if line.waiters:
-                line.used_at = now
-            elif now - line.used_at >= _LINGER_S:
+                queue.wake_oldest(now)
+            queue.remove_gone(now)
+            if queue.waiters:
+                queue.used_at = now
+            elif now - queue.used_at >= _LINGER_S:
                 del queues[channel]
         subscriptions.follow(queues.keys())
 
@@ -275,7 +275,7 @@ class Waiter:
     def __init__(self, waiters: Waiters, channel: str, on_wait: OnWait | None = None) -> None:
         self.channel = channel
         # In C: an interrupt inside an Event's or a Condition's wait raises RuntimeError instead.
-        self.wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self.wakeups: SimpleQueue[None] = SimpleQueue()
         self.joined: object = None
         self.asked_at = waiters.clock.now()
         self.expected_by = 0.0
@@ -287,10 +287,10 @@ class Waiter:
     @property
     def place(self) -> int:
         """Place in the queue, 1 for the oldest; 0: releases of the lock are not heard."""
-        line = self._waiters.queues.get(self.channel)
-        if line is None or not line.is_heard:
+        queue = self._waiters.queues.get(self.channel)
+        if queue is None or not queue.is_heard:
             return 0
-        waiters = list(line.waiters)
+        waiters = list(queue.waiters)
         return 1 + (waiters.index(self) if self in waiters else len(waiters))
 
     @property
@@ -323,7 +323,7 @@ class Waiter:
         # The waiters in front may leave meanwhile, or the listener may end.
         while (ends_at := min(ends_at, now + self.polls_s)) > now:
             self.expected_by = now + _GONE_S
-            with suppress(queue.Empty):
+            with suppress(Empty):
                 self.wakeups.get(timeout=min(ends_at - now, _LONGEST_SLEEP_S))
                 self._owes_attempt = True
                 while not self.wakeups.empty():
@@ -360,12 +360,12 @@ class Waiter:
         The more other holders the lock has had meanwhile, the sooner and the more surely this one
         asks.
         """
-        line = self._waiters.queues.get(self.channel)
-        if line is None or line.listeners <= 1:
+        queue = self._waiters.queues.get(self.channel)
+        if queue is None or queue.listeners <= 1:
             return 0.0
-        passed_over = line.releases - self.releases_before
+        passed_over = queue.releases - self.releases_before
         asking = min(max(_FEWEST_PROCESSES, passed_over), MOST_PROCESSES)
-        if random.random() * line.listeners > asking:
+        if random.random() * queue.listeners > asking:
             return None
-        share = max(0.5, 1 - passed_over / line.listeners)
-        return random.uniform(0.0, SPREAD_S * (min(line.listeners, MOST_PROCESSES) - 1) * share)
+        share = max(0.5, 1 - passed_over / queue.listeners)
+        return random.uniform(0.0, SPREAD_S * (min(queue.listeners, MOST_PROCESSES) - 1) * share)

@@ -12,6 +12,7 @@ from celery_redlock.config.identity import identity_of
 from celery_redlock.config.options import LockOptions
 from celery_redlock.config.task_config import refusing_later, task_lock_config
 from celery_redlock.keys import KeyRule
+from celery_redlock.messages.broker import visibility_timeout
 from celery_redlock.operate.locks import each_lock, escaped
 from celery_redlock.operate.node_set import NodeSet
 from celery_redlock.operate.node_status import NodeStatus
@@ -24,7 +25,6 @@ from celery_redlock.task import SingletonTask
 from . import traps
 from .traps import Finding, Severity
 
-_DEFAULT_VISIBILITY_S = 3600.0
 _TTL_TRIPS = 10
 _UNSTABLE_NAMES = frozenset(
     {"correlation_id", "nonce", "now", "request_id", "span_id", "timestamp", "trace_id", "ts"}
@@ -131,8 +131,7 @@ def _of_visibility(app: Any, tasks: list[SingletonTask]) -> Iterator[Finding]:
     """Yield the tasks that outlast the visibility timeout of a broker that has one."""
     if _driver_type(app) not in ("redis", "sqs"):
         return
-    options = app.conf.broker_transport_options or {}
-    timeout = float(options.get("visibility_timeout", _DEFAULT_VISIBILITY_S))
+    timeout = visibility_timeout(app)
     for task in tasks:
         limit = _time_limit(task)
         if task.acks_late and limit and limit > timeout:

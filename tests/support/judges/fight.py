@@ -170,7 +170,7 @@ class Fighter:
 
     def hurry(self, lease: Lease) -> None:
         """Give it back at once."""
-        self.give_back(lease)
+        self.release_lease(lease)
 
     def renew(self, lease: Lease) -> None:
         """Hold it for longer than its ttl."""
@@ -178,7 +178,7 @@ class Fighter:
             time.sleep(lease.ttl_ms / 3000)
             self.redlock.extend(lease)
             self.say(token=lease.token, extended=lease.deadline)
-        self.give_back(lease)
+        self.release_lease(lease)
 
     def oversleep(self, lease: Lease) -> None:
         """Wake up when it is over, and do all that must do no harm any more."""
@@ -190,7 +190,7 @@ class Fighter:
     def forget(self, lease: Lease) -> None:
         """Let it expire."""
 
-    def give_back(self, lease: Lease) -> None:
+    def release_lease(self, lease: Lease) -> None:
         """Release it, sometimes keeping the key for a while."""
         self.say(token=lease.token, over=self.clock.now())
         self.redlock.release(lease, keep=self.chance.choice([0, 0, 0, 0.05]))

@@ -12,7 +12,7 @@ from celery_redlock.redlock.transport.connection import NodeConnection
 from celery_redlock.redlock.transport.in_flight import InFlightRound
 
 
-class Line:
+class FakeConnection:
     """A connection on which so many requests were sent."""
 
     def __init__(self, sent: int) -> None:
@@ -22,7 +22,7 @@ class Line:
         self.sent += requests
 
 
-def exchange_of(count: int, first: int) -> InFlightRound[list[object]]:
+def round_of(count: int, first: int) -> InFlightRound[list[object]]:
     in_flight: InFlightRound[list[object]] = InFlightRound(b"", count, 1, list)
     in_flight.first[0] = first
     return in_flight
@@ -35,7 +35,7 @@ def exchange_of(count: int, first: int) -> InFlightRound[list[object]]:
 def test_however_replies_are_split_a_round_gets_its_own(
     owed: int, count: int, more: int, cuts: set[int]
 ) -> None:
-    in_flight = exchange_of(count, first=owed)
+    in_flight = round_of(count, first=owed)
     end = owed + count + more
     bounds = sorted({0, end} | {cut for cut in cuts if cut < end})
     for begin, until in itertools.pairwise(bounds):
@@ -46,9 +46,9 @@ def test_however_replies_are_split_a_round_gets_its_own(
 
 
 def test_replies_before_a_request_was_repeated_do_not_count() -> None:
-    in_flight, line = exchange_of(count=2, first=0), Line(sent=2)
+    in_flight, connection = round_of(count=2, first=0), FakeConnection(sent=2)
     in_flight.take(0, 0, ["before"])
-    in_flight.repeat(0, 1, cast(NodeConnection, line), now=0.0)
+    in_flight.repeat(0, 1, cast(NodeConnection, connection), now=0.0)
     in_flight.take(0, 1, ["forgotten"])
     in_flight.take(0, 2, ["one"])
     in_flight.take(0, 3, ["two"])

@@ -12,24 +12,21 @@ from celery_redlock.redlock.protocol.quorum import (
     grant_verdict,
     holder_age_s,
     leading_holder,
-    majority,
     unconfirmed,
     validity_ms,
 )
 from celery_redlock.redlock.protocol.replies import Busy, Done, Failed, Granted, GrantReply
 from celery_redlock.redlock.protocol.scripts import lock_keys
 from celery_redlock.redlock.transport.channel import Channel
-from celery_redlock.redlock.transport.node import Node
-from celery_redlock.redlock.transport.pool import Pool
 
+from .access import Access, Operation
 from .backoff import Backoff
-from .clock import Clock
 from .errors import AlreadyDone, LockHeld, RedlockError
 from .events import Acquired, Event, Refused
 from .keeper import Keeper
 from .lease import Backing, Lease, new_owner
 from .refusals import held_by, refuse_misconfigured, unavailable
-from .rounds import Attempt, Rounds
+from .rounds import Attempt
 from .unsettled import ReleaseRequest, due_after
 from .waiters import OnWait, Waiter, Waiters
 
@@ -40,16 +37,12 @@ OnAttempt = Callable[[str], None]
 """Called with the owner of an attempt before any node knows it."""
 
 
-class Acquisition:
+class Acquisition(Operation):
     """Attempts to acquire locks, for any number of threads.
 
     Args:
-        nodes: The servers.
-        pool: Channels to them.
-        rounds: Requests to them.
-        clock: Time.
+        access: Access to the nodes.
         keeper: Releases what an interrupted attempt leaves behind.
-        node_timeout: Longest wait for a node in one round, seconds.
         observe: Called with Acquired and Refused.
         verify: Asks a quorum whether a lease is still held; given to each lease.
         waiters: Waiters of this process.
@@ -57,23 +50,14 @@ class Acquisition:
 
     def __init__(
         self,
-        nodes: Sequence[Node],
-        pool: Pool,
-        rounds: Rounds,
-        clock: Clock,
+        access: Access,
         keeper: Keeper,
-        node_timeout: float,
         observe: Callable[[Event], None],
         verify: Callable[[Lease], None],
         waiters: Waiters,
     ) -> None:
-        self._nodes = nodes
-        self._quorum = majority(len(nodes))
-        self._pool = pool
-        self._rounds = rounds
-        self._clock = clock
+        super().__init__(access)
         self._keeper = keeper
-        self._node_timeout = node_timeout
         self._observe = observe
         self._verify = verify
         self._waiters = waiters

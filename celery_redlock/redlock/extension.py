@@ -7,36 +7,16 @@ from collections.abc import Sequence
 
 from celery_redlock.redlock.protocol.quorum import Verdict, drift_ms, extend_verdict, validity_ms
 from celery_redlock.redlock.protocol.replies import ExtendReply
-from celery_redlock.redlock.transport.node import Node
-from celery_redlock.redlock.transport.pool import Pool
 
-from .clock import Clock
+from .access import Operation
 from .errors import ConfigurationError, LeaseLost, QuorumUnavailable, RedlockError
 from .keeper import BATCH, patience_for
 from .lease import Lease
 from .refusals import unavailable
-from .rounds import Rounds
 
 
-class Extension:
-    """Extensions of leases, for any number of threads.
-
-    Args:
-        nodes: The servers.
-        pool: Channels to them.
-        rounds: Requests to them.
-        clock: Time.
-        node_timeout: Shortest time to wait for the nodes, seconds.
-    """
-
-    def __init__(
-        self, nodes: Sequence[Node], pool: Pool, rounds: Rounds, clock: Clock, node_timeout: float
-    ) -> None:
-        self._nodes = nodes
-        self._pool = pool
-        self._rounds = rounds
-        self._clock = clock
-        self._node_timeout = node_timeout
+class Extension(Operation):
+    """Extensions of leases."""
 
     def extend(self, lease: Lease) -> None:
         """Renew `lease`; see `Redlock.extend`.

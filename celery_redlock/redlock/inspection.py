@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from celery_redlock.redlock.protocol.quorum import Verdict, grant_verdict, leading_holder
 from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.transport.channel import guarded
-from celery_redlock.redlock.transport.node import Node
-from celery_redlock.redlock.transport.pool import Pool
 
-from .clock import Clock
+from .access import Operation
 from .errors import LockHeld
 from .refusals import held_by, refuse_misconfigured, unavailable
-from .rounds import Rounds
 
 
-class Inspection:
-    """Questions to the nodes that change no lock, for any number of threads.
-
-    Args:
-        nodes: The servers.
-        pool: Channels to them.
-        rounds: Requests to them.
-        clock: Time.
-    """
-
-    def __init__(self, nodes: Sequence[Node], pool: Pool, rounds: Rounds, clock: Clock) -> None:
-        self._nodes = nodes
-        self._pool = pool
-        self._rounds = rounds
-        self._clock = clock
+class Inspection(Operation):
+    """Questions to the nodes that change no lock."""
 
     def look(self, key: str) -> LockHeld | None:
         """Return the error that an attempt on `key` would get; see `Redlock.look`.

@@ -19,6 +19,7 @@ from celery_redlock.redlock.transport.node import Node
 from celery_redlock.redlock.transport.pool import Pool
 from celery_redlock.redlock.transport.subscriptions import Subscriptions
 
+from .access import Access
 from .acquisition import Acquisition, OnAttempt
 from .clock import Clock, SystemClock
 from .defaults import (
@@ -125,13 +126,14 @@ class Redlock:
         self._idle_timeout = idle_timeout
         # The keeper's connections are its own: gevent binds a connection to the thread it is from.
         self._keepers_pool = Pool(self._pool.make)
-        keepers = self.nodes, self._keepers_pool, rounds, self.clock, node_timeout
+        access = Access(self.nodes, self._pool, rounds, self.clock, node_timeout)
+        keepers = access._replace(pool=self._keepers_pool)
         self.keeper = Keeper(
             self.clock,
-            Extension(*keepers).extend_batch,
+            Extension(keepers).extend_batch,
             self._lose,
             prepare=self._keepers_pool.prepare,
-            release=BackgroundRelease(*keepers).make_all,
+            release=BackgroundRelease(keepers).make_all,
             tidy=self._tidy,
         )
         self._waiters = Waiters(
@@ -139,16 +141,12 @@ class Redlock:
             self.quorum,
             lambda: Subscriptions(self.nodes, self.clock, node_timeout, connect_timeout),
         )
-        self._extension = Extension(self.nodes, self._pool, rounds, self.clock, node_timeout)
+        self._extension = Extension(access)
         self._acquisition = Acquisition(
-            self.nodes, self._pool, rounds, self.clock, self.keeper, node_timeout, self._observe,
-            self._extension.verify, self._waiters,
-        )  # fmt: skip
-        self._release = Release(
-            self.nodes, self._pool, rounds, self.clock, self.keeper, node_timeout, self._observe,
-            self._waiters,
-        )  # fmt: skip
-        self._inspection = Inspection(self.nodes, self._pool, rounds, self.clock)
+            access, self.keeper, self._observe, self._extension.verify, self._waiters
+        )
+        self._release = Release(access, self.keeper, self._observe, self._waiters)
+        self._inspection = Inspection(access)
         _instances.add(self)
 
     def __repr__(self) -> str:

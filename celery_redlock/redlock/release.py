@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from celery_redlock.redlock.protocol.quorum import acknowledged, drift_ms, majority
+from celery_redlock.redlock.protocol.quorum import acknowledged, drift_ms
 from celery_redlock.redlock.protocol.replies import Acknowledged, AckReply
 from celery_redlock.redlock.protocol.scripts import lock_keys
-from celery_redlock.redlock.transport.node import Node
-from celery_redlock.redlock.transport.pool import Pool
 
-from .clock import Clock
+from .access import Access, Operation
 from .events import Event, Released
 from .keeper import Keeper
 from .lease import Lease
 from .refusals import unavailable
-from .rounds import Rounds
 from .unsettled import ReleaseRequest, due_after
 from .waiters import Waiters
 
@@ -26,38 +23,25 @@ _DROPPED_WITHIN_S = 60.0
 """Time for which the release of another process's lock is retried; its ttl is unknown here."""
 
 
-class Release:
+class Release(Operation):
     """Releases of leases, for any number of threads.
 
     Args:
-        nodes: The servers.
-        pool: Channels to them.
-        rounds: Requests to them.
-        clock: Time.
+        access: Access to the nodes.
         keeper: Retries each release until a majority has confirmed it.
-        node_timeout: Longest wait for a node in one round, seconds.
         observe: Called with Released.
         waiters: Waiters of this process.
     """
 
     def __init__(
         self,
-        nodes: Sequence[Node],
-        pool: Pool,
-        rounds: Rounds,
-        clock: Clock,
+        access: Access,
         keeper: Keeper,
-        node_timeout: float,
         observe: Callable[[Event], None],
         waiters: Waiters,
     ) -> None:
-        self._nodes = nodes
-        self._quorum = majority(len(nodes))
-        self._pool = pool
-        self._rounds = rounds
-        self._clock = clock
+        super().__init__(access)
         self._keeper = keeper
-        self._node_timeout = node_timeout
         self._observe = observe
         self._waiters = waiters
 
@@ -154,25 +138,8 @@ class Release:
         return acks
 
 
-class BackgroundRelease:
-    """Releases that the keeper has taken over, made on its thread.
-
-    Args:
-        nodes: The servers.
-        pool: The keeper's own channels to them.
-        rounds: Requests to them.
-        clock: Time.
-        node_timeout: Shortest time to wait for the nodes, seconds.
-    """
-
-    def __init__(
-        self, nodes: Sequence[Node], pool: Pool, rounds: Rounds, clock: Clock, node_timeout: float
-    ) -> None:
-        self._quorum = majority(len(nodes))
-        self._pool = pool
-        self._rounds = rounds
-        self._clock = clock
-        self._node_timeout = node_timeout
+class BackgroundRelease(Operation):
+    """Releases that the keeper has taken over, made on its thread with channels of its own."""
 
     def make_all(self, requests: Sequence[ReleaseRequest], patience: float) -> list[bool]:
         """Make releases with one write per node.

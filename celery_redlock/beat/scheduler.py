@@ -30,7 +30,7 @@ from celery_redlock.redlock.errors import ConfigurationError
 from . import slots
 from .clock_check import ClockCheck, Trust
 from .liveness import LivenessFile
-from .slot_schedule import aware, beginning_of, due_at_slots, is_one_off
+from .slot_schedule import aware, beginning_of, due_at_slots, is_one_off, store_beginning
 from .tick_queue import TickQueue
 from .ticks import Claims, Tick
 
@@ -144,6 +144,8 @@ class ClaimsTicks(ShowsLiveness):
         self._check(self.app.conf.beat_schedule or {})
         super().setup_schedule()
         self._check(self.schedule)
+        for entry in self.schedule.values():
+            store_beginning(entry)
 
     def _check(self, entries: Mapping[str, Any]) -> None:
         for name, entry in dict(entries).items():

@@ -133,6 +133,18 @@ def is_one_off(entry: Any) -> bool:
     return bool(getattr(getattr(entry, "model", None), "one_off", False))
 
 
+def store_beginning(entry: Any) -> None:
+    """Store since when an entry of django-celery-beat is due, if it has never run.
+
+    Until it has run, its row was last changed when it began. But beat changes the rows of the
+    settings' entries at each start, and ticks that wait for the broker would be lost with beat.
+    """
+    model = getattr(entry, "model", None)
+    rows = getattr(type(model), "objects", None)
+    if rows is not None and not beginning_of(entry):
+        rows.filter(pk=model.pk, last_run_at=None).update(last_run_at=entry.last_run_at)
+
+
 def aware(moment: Moment) -> Moment:
     """Return `moment` with its zone; without one it is UTC, as schedulers mean it."""
     return moment if moment.tzinfo else moment.replace(tzinfo=dt.timezone.utc)

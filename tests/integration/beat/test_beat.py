@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -19,7 +20,15 @@ from tests.integration.conftest import NewNodes, NewProject
 from tests.support.eventually import eventually
 from tests.support.faults.clock_shim import WallClock
 from tests.support.faults.proxy import Proxy
-from tests.support.processes.beats import Beat, env_of, executed, gaps, published, start_beats
+from tests.support.processes.beats import (
+    Beat,
+    env_of,
+    executed,
+    gaps,
+    moment,
+    published,
+    start_beats,
+)
 from tests.support.processes.inside import FOLDER_VARIABLE
 from tests.support.processes.project import Project
 from tests.support.processes.workers import Worker
@@ -293,6 +302,26 @@ def test_ticks_that_wait_survive_a_restart_of_their_replica(
     runs = wait_for_runs(project, entry, quiet + 5)
     assert len(runs) == len(set(runs))
     assert set(gaps(runs)) == {2.0}
+
+
+def test_ticks_of_a_new_entry_survive_a_restart_of_their_replica(
+    project: Project, start: Start, entry: str, proxy_for: Callable[[Server], Proxy]
+) -> None:
+    new_database(project)
+    broker = Server()
+    broker.port = int(broker_of(project).rpartition(":")[2])
+    proxy = proxy_for(broker)
+    options = dict(
+        DJANGO, test_entries={entry: {"every": 2}}, broker_url=f"{proxy.url}/0", name=entry
+    )
+    proxy.refuse()
+    [beat] = start(1, **options, broker_connection_max_retries=1)
+    paused = beat.wait_for_line("tick publishing paused reason=no broker")
+    end(beat)
+    proxy.heal()
+    start(1, **options)
+    [slot] = re.findall(r" slot=(\S+)", paused)
+    assert wait_for_runs(project, entry, 2)[0] == moment(slot)
 
 
 # --- nodes and clocks -----------------------------------------------------------------------------

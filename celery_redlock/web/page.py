@@ -30,7 +30,7 @@ from .guard import Access, csrf, guard
 logger = logging.getLogger(__name__)
 _MOST_LOCKS = 200
 _MOST_ENTRIES = 30
-_MOST_INCIDENTS = 50
+_MOST_INCIDENTS = 20
 _MOST_BYTES = 64 * 1024
 
 
@@ -60,7 +60,6 @@ def new_page(
         SESSION_COOKIE_SAMESITE="Strict",
         MAX_CONTENT_LENGTH=_MOST_BYTES,
     )
-    page.jinja_env.trim_blocks = page.jinja_env.lstrip_blocks = True
     page.jinja_env.globals.update(
         units=units, csrf=csrf, holder_of=holder_of, has_token=access.token is not None
     )

@@ -213,11 +213,14 @@ def test_replies_that_arrived_in_time_count_for_a_late_thread(stage: Stage) -> N
 
 
 def test_replies_may_come_in_pieces(stage: Stage) -> None:
-    say_to_all(stage, b":1\r\n*2\r\n$3\r\nab")
-    assert stage.ask() == [1, 1, 1]
-    say_to_all(stage, b"c\r\n:")
-    say_to_all(stage, b"12\r\n")
-    assert stage.ask() == [[b"abc", 12]] * 3
+    pieces = iter((b":1\r\n*2\r\n$3\r\nab", b"c\r\n:", b"12\r\n"))
+
+    def is_decided(replies: Replies[list[object]]) -> bool:
+        say_to_all(stage, next(pieces, b""))
+        return None not in replies
+
+    replies = stage.channel.ask_batch([COMMAND] * 2, lambda raws: raws, is_decided, (0, 1, 2))
+    assert replies == [[1, [b"abc", 12]]] * 3
 
 
 def test_a_batch_is_one_write_and_the_list_of_its_replies(stage: Stage) -> None:
@@ -498,8 +501,9 @@ def test_who_says_more_than_was_asked_is_hung_up_on(stage: Stage, surplus: int) 
     assert stage.peers[0].error == "it sent more replies than it was asked for"
 
 
-def test_who_says_something_unasked_is_hung_up_on(stage: Stage) -> None:
-    stage.peers[0].says(b":1\r\n")
+@pytest.mark.parametrize("said", [b":1\r\n", b":", b"*2\r\n:1\r\n", b"+OK", b"$5\r\nhello"])
+def test_who_says_something_unasked_is_hung_up_on(stage: Stage, said: bytes) -> None:
+    stage.peers[0].says(said)
     stage.clock.leap(1)
     stage.channel.prepare()
     assert stage.channel.everyone() == [1, 2]

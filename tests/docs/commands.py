@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import subprocess
 import sys
 import sysconfig
@@ -53,6 +52,10 @@ _PUBLISH = (
 _VOLATILE = (
     (r"\b[0-9a-f]{12}\b", "ID"),
     (r"@[\w.-]+", "@HOST"),
+    (r"holder_host=\S+", "holder_host=HOST"),
+    (r"\bno /\S+", "no FILE"),
+    # The servers word it differently.
+    (r"(?m)(what: +)(ERR|NOPERM) .*", r"\1DENIED"),
     (r"[+-]?\d[\d.]*( (ms|s|min|h|d)\b)?", "N"),
     (r"(Redis|Valkey) N", "SERVER"),
     (r"[ ]+", " "),
@@ -66,8 +69,8 @@ def project() -> Iterator[Path]:
         folder = Path(name)
         module = _PROJECT.format(broker=broker.url, nodes=nodes.urls)
         (folder / "bank.py").write_text(module)
-        subprocess.run([sys.executable, "-c", _PUBLISH], cwd=folder, env=_environment(), check=True)
-        running = subprocess.Popen([sys.executable, "-c", _RUN], cwd=folder, env=_environment())
+        subprocess.run([sys.executable, "-c", _PUBLISH], cwd=folder, env=environment(), check=True)
+        running = subprocess.Popen([sys.executable, "-c", _RUN], cwd=folder, env=environment())
         try:
             with nodes[0].client() as client:
                 eventually(lambda: client.exists("redlock:{bank.sync:42}"))
@@ -92,7 +95,7 @@ def run(block: str, folder: Path) -> str:
     shown = []
     for command in re.findall(r"^\$ (.*)", block, re.MULTILINE):
         ran = subprocess.run(
-            shlex.split(command), cwd=folder, env=_environment(folder), capture_output=True,
+            ["sh", "-c", command], cwd=folder, env=environment(folder), capture_output=True,
             text=True, timeout=100, check=False,
         )  # fmt: skip
         assert "Traceback" not in ran.stderr, ran.stderr
@@ -107,7 +110,8 @@ def masked(text: str) -> str:
     return text
 
 
-def _environment(folder: Path | None = None) -> dict[str, str]:
+def environment(folder: Path | None = None) -> dict[str, str]:
+    """Return the environment of a project's commands."""
     more = {"PATH": f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"}
     if folder is not None and (folder / "nodes").exists():
         more["REDLOCK_NODES"] = (folder / "nodes").read_text()

@@ -11,7 +11,7 @@ from celery_redlock.cli import redlock
 from celery_redlock.cli.alone import main
 from celery_redlock.operate.doctor.traps import TRAPS
 from celery_redlock.testing import find_server_binary
-from tests.docs import commands, doctor_page
+from tests.docs import commands, doctor_page, symptoms
 from tests.support.requirements import unmet
 
 
@@ -24,6 +24,17 @@ def test_the_page_shows_what_the_commands_print() -> None:
     with commands.project() as folder:
         for block in commands.recorded():
             assert commands.masked(commands.run(block, folder)) == commands.masked(block)
+
+
+@pytest.mark.timeout(600)
+def test_the_page_of_symptoms_shows_what_the_commands_print() -> None:
+    try:
+        find_server_binary()
+    except FileNotFoundError as error:
+        unmet(str(error))
+    with symptoms.stage() as stage:
+        for block, now in symptoms.shown_and_run(stage):
+            assert commands.masked(now) == commands.masked(block)
 
 
 @pytest.mark.parametrize("name", sorted(redlock.commands))

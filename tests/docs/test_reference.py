@@ -163,6 +163,23 @@ def test_every_signal_is_documented_with_its_arguments() -> None:
     }
 
 
+def test_every_event_for_monitors_is_documented_with_its_fields() -> None:
+    documented = rows("reference/events.md", "monitor event")
+    sent = {}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(ast.Name("send_event"), [*_, ast.Constant(str(kind))], keywords):
+                    sent[kind] = [str(keyword.arg) for keyword in keywords]
+    assert {name: codes(row["fields"]) for name, row in documented.items()} == sent
+
+
+def test_the_index_of_the_reference_leads_to_each_of_its_pages() -> None:
+    index = (DOCS / "reference/index.md").read_text(encoding="utf-8")
+    pages = {path.name for path in (DOCS / "reference").glob("*.md")} - {"index.md"}
+    assert set(re.findall(r"\]\(([\w-]+\.md)", index)) == pages
+
+
 def test_every_log_line_is_documented_with_its_level_and_fields() -> None:
     [table] = [table for table in tables(DOCS / "reference/events.md") if "logger" in table[0]]
     documented = {

@@ -9,6 +9,7 @@ from celery.exceptions import Ignore
 from celery_redlock.messages.done_marks import is_provisional, refuse_unwritable
 from celery_redlock.messages.requeue import bound_deliveries
 from celery_redlock.messages.reservation import release_reservation
+from celery_redlock.pools.interrupt import is_greenlet_exit
 from celery_redlock.redlock import Lease
 from celery_redlock.redlock.errors import AlreadyDone, LeaseLost, LockHeld, QuorumUnavailable
 
@@ -34,10 +35,12 @@ def execute(message: Message, *, max_deliveries: int = 0) -> Any:
     attempt = Attempt(message)
     try:
         return _execute(attempt, max_deliveries)
-    except BaseException:
+    except BaseException as error:
         if attempt.owner and executions.get(message.request) is None:
             # Interrupted between the grant and the run that would release it.
             attempt.discard_grant()
+        if is_greenlet_exit(error):
+            outcomes.leave_to_broker(message)
         raise
 
 

@@ -158,3 +158,25 @@ def leave_to_copy(message: Message) -> NoReturn:
         message.key, message.task.name, message.request.id,
     )  # fmt: skip
     raise Reject("another copy of this message runs", requeue=True)
+
+
+def leave_to_broker(message: Message) -> None:
+    """Requeue the message of an execution whose greenlet Celery has killed, unless it is revoked.
+
+    Celery kills greenlets when the worker is shut down or has lost the broker. Then it takes their
+    tasks for successful, and acknowledges their messages.
+
+    Raises:
+        Reject: The broker delivers the message again, for a task with ``acks_late``.
+    """
+    # Only a worker has it, and this package's producers are to be light.
+    from celery.worker.state import revoked  # noqa: PLC0415
+
+    task, request = message.task, message.request
+    if request.is_eager or not task.acks_late or request.id in revoked:
+        return
+    logger.info(
+        "run cancelled, message requeued key=%s task=%s task_id=%s",
+        message.key, task.name, request.id,
+    )  # fmt: skip
+    raise Reject("the worker cancelled this run", requeue=True)

@@ -58,6 +58,12 @@ def install_signal_handler(on_signal: Callable[[], bool]) -> None:
     _is_installed = True
 
 
+def is_greenlet_exit(error: BaseException) -> bool:
+    """Return whether an exception ends a greenlet that was killed."""
+    greenlet: Any = sys.modules.get("greenlet")
+    return greenlet is not None and isinstance(error, greenlet.GreenletExit)
+
+
 def new_interrupt() -> Interrupt | None:
     """Return an interrupt of the calling code; None in a main thread without signal handler."""
     if native.is_green():

@@ -26,7 +26,7 @@ from tests.support.faults.redelivery import (
     wait_until_settled,
 )
 from tests.support.processes.project import Project
-from tests.support.processes.workers import Worker
+from tests.support.processes.workers import GREEN_POOLS, Worker
 from tests.support.versions import REVOKE_SPARES_WHAT_RUNS, SURVIVES_WHAT_CAN_NOT_BE_CANCELLED
 
 LATE = {"task_acks_late": True, "worker_prefetch_multiplier": 1}
@@ -149,13 +149,15 @@ SHUTDOWNS = {
 }
 
 
-@pytest.mark.parametrize("how", SHUTDOWNS)
+@pytest.mark.parametrize(
+    ("how", "pool"), [*((how, "prefork") for how in SHUTDOWNS), *(("cold", p) for p in GREEN_POOLS)]
+)
 def test_a_run_cancelled_by_a_shutdown_runs_again(
-    project: Project, soft: Project, key: str, how: str
+    project: Project, soft: Project, key: str, how: str, pool: str
 ) -> None:
     project = soft if how == "soft" else project
     number, env = SHUTDOWNS[how]
-    worker = project.start_worker(concurrency=2, env=env)
+    worker = project.start_worker(concurrency=2, env=env, pool=pool)
     result = project.tasks.plain.delay(key, key)
     project.run_of(result.id)
     worker.ask_to_end(number)

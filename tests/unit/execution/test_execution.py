@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
-from celery.exceptions import Ignore, InvalidTaskError, SoftTimeLimitExceeded
+from celery.exceptions import Ignore, InvalidTaskError, Reject, SoftTimeLimitExceeded
 
 from celery_redlock import SingletonTask
 from celery_redlock.config import app_lock
@@ -53,6 +55,24 @@ def test_the_lock_is_released_before_the_result_is_stored(app: Celery, node: One
     app.backend.__class__ = Storing
     deliver(body)
     assert stored == [None]
+
+
+def test_a_killed_greenlets_message_is_requeued_without_a_mark(
+    app: Celery, node: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class GreenletExit(BaseException):
+        """As that of greenlet, which need not be installed."""
+
+    @app.task(base=SingletonTask, name="t", lock_key=[], acks_late=True)
+    def body() -> None:
+        raise GreenletExit
+
+    monkeypatch.setitem(sys.modules, "greenlet", SimpleNamespace(GreenletExit=GreenletExit))
+    with pytest.raises(Reject) as caught:
+        execute(message_of(body))
+    assert caught.value.requeue  # type: ignore[attr-defined]
+    assert node.held == {}
+    assert node.done == set()
 
 
 @pytest.mark.parametrize("error", [ValueError, SoftTimeLimitExceeded])

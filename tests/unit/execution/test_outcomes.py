@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from celery import Celery, Task
 from celery.exceptions import Ignore, Reject, Retry
+from celery.worker import state
 from kombu.exceptions import OperationalError
 
 from celery_redlock import DuplicateTask, LockHeld, SingletonTask
@@ -239,3 +240,23 @@ def test_a_run_that_lost_its_lease_to_a_copy_is_requeued(new_task: NewTask, log:
     assert caught.value.requeue  # type: ignore[attr-defined]
     line = "lease lost to a copy, message requeued key=t task=t task_id=task-1"
     assert log() == [("INFO", line)]
+
+
+def test_a_cancelled_greenlets_message_is_requeued(new_task: NewTask, log: Any) -> None:
+    with pytest.raises(Reject) as caught:
+        outcomes.leave_to_broker(message_of(new_task(acks_late=True)))
+    assert caught.value.requeue  # type: ignore[attr-defined]
+    line = "run cancelled, message requeued key=t task=t task_id=task-1"
+    assert log() == [("INFO", line)]
+
+
+def test_a_revoked_or_acknowledged_message_is_not_requeued(
+    new_task: NewTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = new_task(acks_late=True)
+    outcomes.leave_to_broker(message_of(task, is_eager=True))
+    monkeypatch.setattr(state, "revoked", {"task-1"})
+    outcomes.leave_to_broker(message_of(task))
+    monkeypatch.undo()
+    task.acks_late = False
+    outcomes.leave_to_broker(message_of(task))

@@ -90,6 +90,18 @@ def test_a_struck_block_leaves_nothing_behind(
     assert count > 100
 
 
+def test_a_struck_attempt_is_released_at_the_keeper_s_next_tick(
+    network: Network, redlock: Redlock
+) -> None:
+    def strike(*_: Any) -> None:
+        raise Struck
+
+    vars(redlock._acquisition)["_lease"] = strike
+    with pytest.raises(Struck):
+        redlock.acquire("k")
+    assert redlock.keeper._releases.next_at() <= network.now()
+
+
 class TimeLimitError(Exception):
     """As Celery's, an ordinary exception."""
 

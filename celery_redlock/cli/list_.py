@@ -50,8 +50,9 @@ def list_(
 
     target = target_of(ctx)
     with NodeSet(target.urls, target.patience) as nodes:
-        found = _each(target, nodes, match, kinds or _SHOWN)
-        locks = (lock for lock in found if task in (None, lock.task))
+        locks = _each(target, nodes, match, kinds or _SHOWN)
+        if task is not None:
+            locks = (lock for lock in locks if lock.task == task)
         if as_json:
             _print_json(locks)
         else:
@@ -82,12 +83,13 @@ def _each(target: Target, nodes: NodeSet, match: str, kinds: tuple[str, ...]) ->
 
 
 def _of_kinds(locks: Iterable[Lock], kinds: tuple[str, ...]) -> Iterator[Lock]:
-    return (lock for lock in locks if lock.kind.value in kinds)
+    return (lock for lock in locks if lock.kind in kinds)
 
 
 def _print_json(locks: Iterable[Lock]) -> None:
     now = time.time()
-    _print_lines(json.dumps(lock.as_json(now), ensure_ascii=False) for lock in locks)
+    encode = json.JSONEncoder(ensure_ascii=False).encode
+    _print_lines(encode(lock.as_json(now)) for lock in locks)
 
 
 def _print_text(locks: Iterable[Lock]) -> None:

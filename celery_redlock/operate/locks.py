@@ -24,8 +24,8 @@ from celery_redlock.redlock.transport.direct import DirectConnection, ErrorReply
 
 from .node_set import Command, NodeSet
 
-BATCH = 500
-"""Keys that a node examines for one SCAN: about a tenth of a millisecond."""
+BATCH = 1000
+"""Keys that a node examines for one SCAN: a few tenths of a millisecond."""
 _CLAIM = "%beat:"
 _SPECIAL = re.compile(r"([*?\[\]^\\])")
 
@@ -106,7 +106,7 @@ class Lock:
 
     def as_json(self, now: float) -> dict[str, object]:
         """Return the lock as plain JSON values; times are in seconds."""
-        age = self.age(now)
+        age, since = self.age(now), self.since
         return {
             "key": self.key,
             "kind": self.kind.value,
@@ -114,7 +114,7 @@ class Lock:
             "task_id": self.task_id,
             "host": self.host,
             "id": self.id,
-            "since": self.since.isoformat() if self.since else None,
+            "since": since.isoformat() if since else None,
             "age": None if age is None else round(age, 3),
             "remaining": round(self.remaining, 3),
             "token": self.token or None,
@@ -136,8 +136,9 @@ def each_lock(
     """
     start = f"{prefix}:{{"
     length = len(start.encode())
-    for names in _each_batch(nodes, f"{escaped(start)}{match}}}", on_scanned):
-        columns = [_nobodys(names) if isinstance(one, Failed) else one for one in ask(nodes, names)]
+    batches = _each_batch(nodes, f"{escaped(start)}{match}}}", on_scanned)
+    for names, answers in _each_viewed(nodes, batches):
+        columns = [_nobodys(names) if isinstance(one, Failed) else one for one in answers]
         all_owners, all_floors, all_pttls = zip(*columns, strict=True)
         for name, owners, floors, pttls in zip(
             names, zip(*all_owners, strict=True), zip(*all_floors, strict=True),
@@ -172,10 +173,44 @@ Column = tuple[Sequence[bytes | None], Sequence[bytes | None], Sequence[int]]
 
 def ask(nodes: NodeSet, names: Sequence[bytes]) -> list[Column | Failed]:
     """Return the raw views of each node, of the lock keys `names`."""
-    commands: list[Command] = [("MGET", *names, *(name + b":floor" for name in names))]
-    commands += [("PTTL", name) for name in names]
+    nodes.send(_viewing(names))
+    return _received(nodes, names)
+
+
+def _each_viewed(
+    nodes: NodeSet, batches: Iterator[list[bytes]]
+) -> Iterator[tuple[list[bytes], list[Column | Failed]]]:
+    """Yield batches with the raw views of each node.
+
+    The nodes look up the next batch while the caller works on this one.
+    """
+    names = next(batches, None)
+    if names:
+        nodes.send(_viewing(names))
+    while names:
+        answers = _received(nodes, names)
+        following = next(batches, None)
+        if following:
+            nodes.send(_viewing(following))
+        try:
+            yield names, answers
+        except GeneratorExit:
+            # Nothing may be left of it when the nodes are asked for something else.
+            if following:
+                _received(nodes, following)
+            raise
+        names = following
+
+
+def _viewing(names: Sequence[bytes]) -> list[Command]:
+    """Return the commands that read the lock keys `names`."""
+    floors = [name + b":floor" for name in names]
+    return [("MGET", *names, *floors), *[("PTTL", name) for name in names]]
+
+
+def _received(nodes: NodeSet, names: Sequence[bytes]) -> list[Column | Failed]:
     found: list[Column | Failed] = []
-    for replies in nodes.ask(commands):
+    for replies in nodes.receive(1 + len(names)):
         failed = replies if isinstance(replies, Failed) else _first_error(replies)
         if failed:
             found.append(failed)

@@ -63,7 +63,15 @@ class NodeSet:
 
     def ask(self, commands: Sequence[Command]) -> list[Replies]:
         """Send the same commands to all nodes; return the replies of each."""
+        self.send(commands)
+        return self.receive(len(commands))
+
+    def send(self, commands: Sequence[Command]) -> None:
+        """Send the same commands to all nodes, without a wait for their replies."""
         payload = packed(commands)
         for connection in self.connections:
             connection.send(payload, len(commands))
-        return [connection.receive(len(commands)) for connection in self.connections]
+
+    def receive(self, count: int) -> list[Replies]:
+        """Return the next `count` replies of each node."""
+        return [connection.receive(count) for connection in self.connections]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -151,7 +152,7 @@ class SimulatedConnection:
         self.name = address_of(url)
         self.error: str | None = "not connected yet"
         self._node = self.network[int(url[-1])]
-        self._sent: Sequence[tuple[Argument, ...]] = ()
+        self._sent: deque[tuple[Argument, ...]] = deque()
 
     def connect(self) -> None:
         self.error = None if self._node.is_up else "Connection refused"
@@ -161,14 +162,15 @@ class SimulatedConnection:
         return self.receive(len(commands))
 
     def send(self, commands: Sequence[tuple[Argument, ...]], count: int) -> None:
-        self._sent = commands
+        assert len(commands) == count
+        self._sent.extend(commands)
 
     def receive(self, count: int) -> list[object] | Failed:
         if self.error is None and not self._node.is_up:
             self.fail("Connection closed")
         if self.error is not None:
             return Failed(self.error)
-        return [self._node.execute(command) for command in self._sent]
+        return [self._node.execute(self._sent.popleft()) for _ in range(count)]
 
     def fail(self, why: str) -> None:
         self.error = self.error or why

@@ -185,7 +185,7 @@ def unconfirmed(replies: Sequence[GrantReply | None], token: int) -> list[int]:
 
 def acknowledged(replies: Iterable[AckReply | None]) -> int:
     """Return how many nodes did as requested."""
-    return sum(isinstance(reply, Acknowledged) for reply in replies)
+    return list(map(type, replies)).count(Acknowledged)
 
 
 def confirm_verdict(replies: Sequence[AckReply | None], already: int) -> Verdict:
@@ -196,13 +196,8 @@ def confirm_verdict(replies: Sequence[AckReply | None], already: int) -> Verdict
         already: Number of nodes that granted this token and were not asked again.
     """
     quorum = majority(len(replies))
-    confirmed = already
-    pending = 0
-    for reply in replies:
-        if reply is None:
-            pending += 1
-        elif isinstance(reply, Acknowledged):
-            confirmed += 1
+    kinds = list(map(type, replies))
+    confirmed, pending = already + kinds.count(Acknowledged), kinds.count(type(None))
     if confirmed >= quorum:
         return Verdict.WON
     if confirmed + pending < quorum:

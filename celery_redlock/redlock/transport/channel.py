@@ -162,7 +162,7 @@ class Channel:
             self._heed_errors(index, connection, first, raws, now, in_flight)
         if in_flight:
             in_flight.take(index, first, raws)
-        is_babbling = connection.refuse_surplus()
+        is_babbling = connection.received > connection.sent and connection.refuse_surplus()
         if connection.closed:
             self._connections.drop(index)
             if in_flight and (is_babbling or in_flight.replies[index] is None):

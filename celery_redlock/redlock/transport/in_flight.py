@@ -26,7 +26,17 @@ class InFlightRound(Generic[Reply]):
         first: Number of each node's first reply to this round.
     """
 
-    __slots__ = ("_parse", "_raws", "_repeated", "count", "first", "payload", "replies")
+    __slots__ = (
+        "_parse",
+        "_parsed",
+        "_parsed_raws",
+        "_raws",
+        "_repeated",
+        "count",
+        "first",
+        "payload",
+        "replies",
+    )  # fmt: skip
 
     def __init__(
         self, payload: bytes, count: int, nodes: int, parse: Callable[[list[object]], Reply]
@@ -36,6 +46,8 @@ class InFlightRound(Generic[Reply]):
         self.replies: Replies[Reply] = [None] * nodes
         self.first = [_NOT_ASKED] * nodes
         self._parse = parse
+        self._parsed_raws: list[object] | None = None
+        self._parsed: Reply | None = None
         self._raws: dict[int, list[object]] = {}
         self._repeated: set[int] = set()
 
@@ -51,7 +63,11 @@ class InFlightRound(Generic[Reply]):
             if len(kept) != self.count:
                 return
             raws = kept
-        self.replies[index] = self._parse(raws)
+        # Nodes mostly reply alike.
+        if raws != self._parsed_raws:
+            self._parsed = self._parse(raws)
+            self._parsed_raws = raws
+        self.replies[index] = self._parsed
 
     def repeat(self, index: int, number: int, connection: NodeConnection, now: float) -> None:
         """Repeat the request once, if reply `number` is to this round: the scripts were lost."""

@@ -53,3 +53,18 @@ def test_replies_before_a_request_was_repeated_do_not_count() -> None:
     in_flight.take(0, 2, ["one"])
     in_flight.take(0, 3, ["two"])
     assert in_flight.replies == [["one", "two"]]
+
+
+def test_replies_that_are_alike_are_parsed_once() -> None:
+    parsed: list[list[object]] = []
+
+    def parse(raws: list[object]) -> str:
+        parsed.append(raws)
+        return f"parsed {raws}"
+
+    in_flight = InFlightRound(b"", 1, 4, parse)
+    in_flight.first = [0, 5, 0, 0]
+    for index, number, raw in ((0, 0, b"7"), (1, 5, b"7"), (2, 0, b"8"), (3, 0, b"7")):
+        in_flight.take(index, number, [raw])
+    assert in_flight.replies == ["parsed [b'7']"] * 2 + ["parsed [b'8']", "parsed [b'7']"]
+    assert parsed == [[b"7"], [b"8"], [b"7"]]

@@ -1,0 +1,1 @@
+"""Locks in Django's admin: add ``"celery_redlock.contrib.django"`` to ``INSTALLED_APPS``."""

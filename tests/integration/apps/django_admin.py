@@ -1,0 +1,145 @@
+"""A Django project with the locks in its admin; run alone, each of its rules is checked."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from html import unescape
+from typing import Any
+
+import django
+from celery import Celery
+from django.conf import settings
+
+from celery_redlock.config.app_lock import redlock_of
+
+KEY = "bank.sync:<b>42</b>"
+ADMIN = "/admin/celery_redlock/lock/"
+
+app = Celery("bank", broker="memory://")
+app.conf.update(
+    redlock_nodes=os.environ["REDLOCK_NODES"].split(),
+    redlock_restart_guard=False,
+    redlock_node_timeout=5.0,
+)
+settings.configure(
+    SECRET_KEY="of no use",  # noqa: S106
+    DEBUG=False,
+    ALLOWED_HOSTS=["*"],
+    ROOT_URLCONF=__name__,
+    USE_TZ=True,
+    STATIC_URL="/static/",
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": sys.argv[1]}},
+    DEFAULT_AUTO_FIELD="django.db.models.AutoField",
+    INSTALLED_APPS=[
+        "django.contrib.admin",
+        "django.contrib.auth",
+        "django.contrib.contenttypes",
+        "django.contrib.messages",
+        "django.contrib.sessions",
+        "django.contrib.staticfiles",
+        "celery_redlock.contrib.django",
+    ],
+    MIDDLEWARE=[
+        "django.contrib.sessions.middleware.SessionMiddleware",
+        "django.middleware.csrf.CsrfViewMiddleware",
+        "django.contrib.auth.middleware.AuthenticationMiddleware",
+        "django.contrib.messages.middleware.MessageMiddleware",
+    ],
+    TEMPLATES=[
+        {
+            "BACKEND": "django.template.backends.django.DjangoTemplates",
+            "APP_DIRS": True,
+            "OPTIONS": {
+                "context_processors": [
+                    "django.template.context_processors.request",
+                    "django.contrib.auth.context_processors.auth",
+                    "django.contrib.messages.context_processors.messages",
+                ]
+            },
+        }
+    ],
+)
+django.setup()
+
+from django.contrib import admin  # noqa: E402
+from django.contrib.auth.models import Permission, User  # noqa: E402
+from django.core.management import call_command  # noqa: E402
+from django.test import Client  # noqa: E402
+from django.urls import path  # noqa: E402
+
+urlpatterns = [path("admin/", admin.site.urls)]
+
+
+def client_of(*permissions: str) -> Any:
+    """Return requests of somebody of the staff who has these permissions."""
+    user = User.objects.create_user(f"user-{User.objects.count()}", is_staff=True)
+    user.user_permissions.set(
+        Permission.objects.filter(
+            content_type__app_label="celery_redlock", codename__in=permissions
+        )
+    )
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(user)
+    return client
+
+
+def form_in(response: Any) -> dict[str, str]:
+    """Return the hidden fields of the confirmation."""
+    html = response.content.decode().split('method="post"')[-1]
+    return {
+        name: unescape(value) for name, value in re.findall(r'name="(\w+)" value="([^"]*)"', html)
+    }
+
+
+def check() -> None:
+    """Check the pages, the permissions and the release."""
+    redlock = redlock_of(app)
+    lease = redlock.acquire(KEY, 60, label="task-1")
+
+    nobody, viewer = client_of(), client_of("view_lock")
+    operator = client_of("view_lock", "release_lock")
+    one = {"key": KEY}
+
+    assert Client().get(ADMIN).status_code == 302
+    assert ADMIN not in nobody.get("/admin/").content.decode()
+    for page in ("", "lock/", "release/"):
+        assert nobody.get(ADMIN + page, one).status_code == 403, page
+    assert ADMIN in viewer.get("/admin/").content.decode()
+
+    for client, page in ((viewer, ""), (viewer, "lock/"), (operator, "release/")):
+        html = client.get(ADMIN + page, one).content.decode()
+        assert KEY not in html, page
+        assert KEY in unescape(html), page
+    shown = viewer.get(ADMIN, {"q": "other"}).content.decode()
+    assert "3 of 3 nodes vote" in shown
+    assert "No lock matches the filter." in shown
+
+    assert "Release …" not in viewer.get(ADMIN + "lock/", one).content.decode()
+    assert "Release …" in operator.get(ADMIN + "lock/", one).content.decode()
+    assert viewer.get(ADMIN + "release/", one).status_code == 403
+    confirmation = operator.get(ADMIN + "release/", one)
+    assert "its task may be running" in confirmation.content.decode()
+    form = form_in(confirmation)
+    assert viewer.post(ADMIN + "release/", form).status_code == 403
+    forged = {name: form[name] for name in ("key", "expect")}
+    assert operator.post(ADMIN + "release/", forged).status_code == 403
+    assert redlock.look(KEY)
+
+    redlock.release(lease)
+    redlock.acquire(KEY, 60, label="task-2")
+    told = operator.post(ADMIN + "release/", form, follow=True).content.decode()
+    assert "is not released: it has another holder" in told
+    assert redlock.look(KEY)
+
+    form = form_in(operator.get(ADMIN + "release/", one))
+    told = operator.post(ADMIN + "release/", form, follow=True).content.decode()
+    assert "is released." in told
+    assert redlock.look(KEY) is None
+    assert viewer.post(ADMIN).status_code in (403, 405)
+
+
+if __name__ == "__main__":
+    call_command("migrate", verbosity=0)
+    check()

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from celery_redlock.operate.overview import Overview
 
+    Update = tuple[Overview, float | str, float]  # nodes and locks, conflicts per second, time
+
 
 @click.command()
 @click.option(
@@ -43,53 +45,64 @@ if TYPE_CHECKING:
 def top(
     ctx: click.Context, *, interval: float, count: int | None, lines: int, as_json: bool
 ) -> None:
-    """Show nodes and the longest held locks, again and again, until Ctrl-C.
+    """Show nodes, conflicts and the longest held locks, again and again, until Ctrl-C.
 
     On a terminal it is a live table, which needs rich; elsewhere plain text. With --json each line
     is a document.
     """
+    from celery_redlock.operate.conflict_rate import ConflictRate
     from celery_redlock.operate.overview import read_overview
 
     target = target_of(ctx)
     is_live = sys.stdout.isatty() and not as_json
 
-    def each() -> Iterator[Overview]:
+    def each() -> Iterator[Update]:
         for number in itertools.count():
             if number:
                 time.sleep(interval)
-            yield read_overview(target, lines)
+            overview = read_overview(target, lines)
+            now = time.time()
+            yield overview, conflicts.read(now), now
             if number + 1 == count:
                 return
 
-    with suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt), ConflictRate(target.app) as conflicts:
         if is_live:
             _show_live(each())
             return
-        for overview in each():
-            now = time.time()
-            shown = json.dumps(overview.as_json(now)) if as_json else overview_text(overview, now)
-            click.echo(shown)
+        for update in each():
+            click.echo(json.dumps(update_json(update)) if as_json else update_text(update))
 
 
-def overview_text(overview: Overview, now: float) -> str:
-    """Return an overview as plain text."""
+def update_json(update: Update) -> dict[str, object]:
+    """Return an update as plain JSON values; an unknown rate is null."""
+    overview, conflicts, now = update
+    rate = None if isinstance(conflicts, str) else round(conflicts, 3)
+    return overview.as_json(now) | {"conflicts_per_second": rate}
+
+
+def update_text(update: Update) -> str:
+    """Return an update as plain text."""
+    overview, _, now = update
     rows = [row_of(lock, now) for lock in overview.oldest]
     parts = [
-        _headline(overview, now),
+        _headline(update),
         columns(NODE_HEADER, [node_row(status) for status in overview.statuses]),
         columns(LOCK_HEADER, rows) if rows else "no locks",
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _headline(overview: Overview, now: float) -> str:
+def _headline(update: Update) -> str:
+    overview, conflicts, now = update
     counts = ", ".join(f"{number} {kind}" for kind, number in sorted(overview.counts.items()))
     clock = time.strftime("%H:%M:%S", time.localtime(now))
     votes = f"{overview.votes} of {len(overview.statuses)} vote, {overview.needed} needed"
-    return f"{clock}  {votes}; locks: {counts or 'none'}"
+    rate = conflicts if isinstance(conflicts, str) else f"{conflicts:.1f} per second"
+    return f"{clock}  {votes}; locks: {counts or 'none'}\nconflicts: {rate}"
 
 
-def _show_live(overviews: Iterator[Overview]) -> None:
+def _show_live(updates: Iterator[Update]) -> None:
     try:
         from rich.console import Console
         from rich.live import Live
@@ -98,16 +111,18 @@ def _show_live(overviews: Iterator[Overview]) -> None:
             "top needs rich on a terminal: pip install 'celery-redlock[top]'"
         ) from None
     with Live(console=Console(), screen=True, auto_refresh=False) as live:
-        for overview in overviews:
-            live.update(_rendered(overview, time.time()), refresh=True)
+        for update in updates:
+            live.update(rendered(update), refresh=True)
 
 
-def _rendered(overview: Overview, now: float) -> RenderableType:
+def rendered(update: Update) -> RenderableType:
+    """Return an update as rich renders it."""
     from rich.console import Group
     from rich.text import Text
 
+    overview, _, now = update
     return Group(
-        Text(_headline(overview, now)),
+        Text(_headline(update)),
         "",
         _table(NODE_HEADER, [node_row(status) for status in overview.statuses]),
         "",

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+NOT_CONNECTED_YET = "not connected to the broker yet"
 _MOST = 200
 _AGAIN_S = 5.0
 _LONGEST = 1000
@@ -50,6 +51,10 @@ class Incidents:
 
     Args:
         app: The app whose events to receive.
+
+    Attributes:
+        problem: Reason why no events are received; None: they are.
+        conflicts: Number of conflicts so far.
     """
 
     def __init__(self, app: Any) -> None:
@@ -58,7 +63,8 @@ class Incidents:
         self._stopped = threading.Event()
         self._receiver: Any = None
         self._thread = threading.Thread(target=self._listen, name="incidents", daemon=True)
-        self.problem: str | None = "not connected to the broker yet"
+        self.problem: str | None = NOT_CONNECTED_YET
+        self.conflicts = 0
 
     @property
     def latest(self) -> list[Incident]:
@@ -83,6 +89,7 @@ class Incidents:
         if kind and isinstance(at, (int, float)) and 0 <= at < _END_OF_TIME:
             texts = (str(event.get(name) or "")[:_LONGEST] for name in _FIELDS)
             self._latest.append(Incident(kind, float(at), *texts))
+            self.conflicts += kind == "conflict"
 
     def _listen(self) -> None:
         while not self._stopped.is_set():

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import sys
 from types import SimpleNamespace
 
 import pytest
+from celery import Celery
 
+from celery_redlock.operate import conflict_rate
+from celery_redlock.operate.incidents import Incidents
 from celery_redlock.redlock import Redlock
 from tests.support.fakes.operated import Operated
 
@@ -24,7 +28,10 @@ def test_without_a_terminal_it_is_plain_text(three: Operated, redlock: Redlock, 
     three[2].is_up = False
     shown = run("top", "--count", "1", "--lines", "2").output
     headline, nodes, locks = shown.strip().split("\n\n")
-    assert headline[8:] == "  2 of 3 vote, 2 needed; locks: 3 held, 1 reserved"
+    assert headline[8:].splitlines() == [
+        "  2 of 3 vote, 2 needed; locks: 3 held, 1 reserved",
+        "conflicts: unknown without an app, at whose broker workers announce them",
+    ]
     assert [row.split()[:2] for row in nodes.splitlines()[1:]] == [
         ["127.0.0.1:7000", "votes"], ["127.0.0.1:7001", "votes"], ["127.0.0.1:7002", "down"]
     ]  # fmt: skip
@@ -55,6 +62,29 @@ def test_it_pauses_between_updates_and_sees_what_is_new(
     assert [one["counts"] for one in (first, second, third)] == [{"held": 1}, {"held": 1}, {}]
     assert [one["needed"] for one in (first, second, third)] == [2] * 3
     assert [lock["token"] for lock in first["oldest"]] == [lease.token]
+
+
+def test_conflicts_per_second_are_shown_from_the_second_update_on(
+    run: Run, three: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Heard(Incidents):
+        def start(self) -> None:
+            self.problem = None
+
+        def stop(self) -> None: ...
+
+        conflicts = property(lambda self: int(three.wall_us() / 1e6) * 3, lambda self, _: None)
+
+    monkeypatch.setattr(conflict_rate, "Incidents", Heard)
+    app = Celery("bank", set_as_current=False)
+    app.conf.redlock_nodes = three.urls
+    words = ("top", "--count", "2", "--interval", "2")
+    shown = run(*words, app=app).output
+    assert re.findall("^conflicts: (.*)", shown, re.MULTILINE) == [
+        "not measured yet", "3.0 per second"
+    ]  # fmt: skip
+    lines = run(*words, "--json", app=app).output.splitlines()
+    assert [json.loads(line)["conflicts_per_second"] for line in lines] == [None, 3.0]
 
 
 def test_ctrl_c_ends_it_without_an_error(

@@ -141,7 +141,7 @@ def store_beginning(entry: Any) -> None:
     """
     model = getattr(entry, "model", None)
     rows = getattr(type(model), "objects", None)
-    if rows is not None and not beginning_of(entry):
+    if model is not None and rows is not None and not beginning_of(entry):
         rows.filter(pk=model.pk, last_run_at=None).update(last_run_at=entry.last_run_at)
 
 

@@ -25,6 +25,8 @@ def redlock_of(app: Celery) -> Redlock:
     if redlock is None:
         with _making:
             redlock = _redlocks.get(app) or new_redlock(settings_from(app.conf))
+            # Each task asks for it. Celery looks for what nobody has set in all of its sources.
+            app.conf.setdefault("redlock_enabled", True)
             _redlocks[app] = redlock
     return redlock
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -54,3 +55,16 @@ def test_tasks_are_locked_unless_that_is_switched_off(
     assert is_enabled(bare) is enabled
     bare.conf.redlock_enabled = not enabled
     assert is_enabled(bare) is not enabled, "as the configuration stands at this moment"
+
+
+@pytest.mark.parametrize(("said", "enabled"), [({}, True), ({"redlock_enabled": False}, False)])
+def test_once_there_is_a_lock_the_switch_is_found_at_once_and_still_works(
+    bare: Celery, said: dict[str, bool], enabled: bool
+) -> None:
+    bare.conf.update(said)
+    redlock_of(bare).close()
+    found_first: Any = bare.conf.changes
+    assert found_first["redlock_enabled"] is enabled
+    bare.conf.redlock_enabled = not enabled
+    redlock_of(bare)
+    assert is_enabled(bare) is not enabled

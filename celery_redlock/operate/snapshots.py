@@ -18,6 +18,7 @@ _REST = 5
 """The nodes rest for this many times as long as a snapshot took."""
 _LEAST_S = 1.0
 _MOST_SNAPSHOTS = 16
+_MINUTE_S = 60.0
 _TICKS_FOR_S = 3600.0
 _MOST_TICKS = 5000
 
@@ -84,6 +85,10 @@ class Snapshots:
     def _keep(self, overview: Overview, now: float) -> None:
         """Keep the ticks: the nodes forget them after a few minutes."""
         for tick in overview.ticks:
-            self._ticks[tick.app, tick.entry, tick.slot] = tick
+            key = tick.app, tick.entry, tick.slot
+            known = self._ticks.get(key, tick)
+            # At its end the mark of a published tick looks like the claim on a new one.
+            is_published = tick.is_published or known.is_published or now - tick.at > _MINUTE_S
+            self._ticks[key] = tick._replace(is_published=is_published)
         latest = sorted(self._ticks.items(), key=lambda item: item[1].at)[-_MOST_TICKS:]
         self._ticks = {key: tick for key, tick in latest if now - tick.at <= _TICKS_FOR_S}

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import Any
 
-from celery.app import app_or_default
+from django.apps import apps
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -149,7 +149,7 @@ class LockAdmin(admin.ModelAdmin):
 
 
 def _target() -> Target:
-    return target_of_app(app_or_default())
+    return target_of_app(apps.get_app_config("celery_redlock").celery_app)
 
 
 def _node_row(status: NodeStatus) -> dict[str, Any]:

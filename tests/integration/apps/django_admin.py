@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 from typing import Any
 
@@ -142,4 +143,6 @@ def check() -> None:
 
 if __name__ == "__main__":
     call_command("migrate", verbosity=0)
-    check()
+    # As a server does: Celery's current app is that of a thread.
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(check).result()

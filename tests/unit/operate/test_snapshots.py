@@ -59,3 +59,12 @@ def test_claims_are_not_among_the_locks(three: Operated) -> None:
     three.redlock().reserve("%beat:bank@0:poll:2026-01-01T00:00:00Z", 30, label="id")
     overview = Snapshots(three.target(), 10, lambda: seconds(three)).get().overview
     assert (overview.oldest, overview.found, overview.counts) == ([], 0, {"claim": 1})
+
+
+@pytest.mark.parametrize(("late", "is_published"), [(5, False), (120, True)])
+def test_the_end_of_a_mark_is_no_new_claim(
+    three: Operated, late: float, *, is_published: bool
+) -> None:
+    three.redlock().reserve("%beat:bank@0:poll:2026-01-01T00:00:00Z", 9, label="id")
+    [tick] = Snapshots(three.target(), 10, lambda: 1_767_225_600.0 + late).get().ticks
+    assert tick.is_published is is_published

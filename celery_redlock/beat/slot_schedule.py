@@ -139,7 +139,7 @@ def store_beginning(entry: Any) -> None:
     Until it has run, its row was last changed when it began. But beat changes the rows of the
     settings' entries at each start, and ticks that wait for the broker would be lost with beat.
     """
-    model = getattr(entry, "model", None)
+    model: Any = getattr(entry, "model", None)
     rows = getattr(type(model), "objects", None)
     if model is not None and rows is not None and not beginning_of(entry):
         rows.filter(pk=model.pk, last_run_at=None).update(last_run_at=entry.last_run_at)

@@ -1,0 +1,42 @@
+"""The picture of `redlock top`, from a real run: `python -m tests.docs.top_picture`."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+import time
+
+from rich.console import Console
+
+from celery_redlock.cli.top import rendered
+from celery_redlock.operate.conflict_rate import ConflictRate
+from celery_redlock.operate.overview import read_overview
+from celery_redlock.operate.target import target_of_app
+from tests.docs import commands
+from tests.support.root import ROOT
+
+FILE = ROOT / "docs" / "images" / "top.svg"
+_COLUMNS = 120
+
+
+def main() -> None:
+    """Write what `top` shows in a terminal at its second update."""
+    with commands.project() as folder:
+        sys.path.insert(0, str(folder))
+        app = importlib.import_module("bank").app
+        target = target_of_app(app)
+        console = Console(record=True, width=_COLUMNS, force_terminal=True)
+        with ConflictRate(app) as conflicts:
+            rate: float | str = ""
+            while isinstance(rate, str):
+                time.sleep(2)
+                rate = conflicts.read(time.time())
+            console.print(rendered((read_overview(target, 20), rate, time.time())))
+    svg = console.export_svg(title="celery -A bank redlock top")
+    # A page loads nothing from elsewhere.
+    FILE.write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

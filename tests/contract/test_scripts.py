@@ -289,7 +289,7 @@ def test_a_held_lock_is_refused_with_its_holder_and_unchanged(node: Node) -> Non
     assert node.left(FLOOR) <= 50_000
 
 
-def test_a_busy_lock_has_the_age_of_its_token_on_the_node_s_clock(node: Node) -> None:
+def test_a_busy_lock_has_its_token_s_age_on_the_node_s_clock(node: Node) -> None:
     node.set_holder("you")
     before = node.now_us()
     node.set_floor(before - 90 * SECOND_US)

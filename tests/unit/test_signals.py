@@ -92,7 +92,7 @@ def test_a_wait_in_the_worker_sends_its_length(new_task: NewTask, node: OneNode,
     assert told[1][2] == {"task_id": "task-1", "waited": pytest.approx(3)}
 
 
-def test_a_wait_that_ends_without_the_lock_is_sent_before_the_conflict(
+def test_the_end_of_a_wait_in_vain_is_sent_before_the_conflict(
     new_task: NewTask, node: OneNode, told: Any
 ) -> None:
     node.held["t"] = HOLDER, 1e9
@@ -101,7 +101,7 @@ def test_a_wait_that_ends_without_the_lock_is_sent_before_the_conflict(
     assert names == ["lock_wait_began", "lock_wait_ended", "lock_conflict"]
 
 
-def test_an_execution_without_a_quorum_sends_its_error_and_outcome(
+def test_a_run_without_a_quorum_sends_its_error_and_outcome(
     new_task: NewTask, node: OneNode, told: Any
 ) -> None:
     node.is_up = False

@@ -46,7 +46,7 @@ def test_the_connections_of_the_keeper_are_closed_too(
     eventually(lambda: [connections(server) for server in three] == [0, 0, 0])
 
 
-def test_a_lease_outlives_the_connections_that_it_was_acquired_on(
+def test_a_lease_outlives_the_connections_of_its_acquisition(
     three: Servers, new_redlock: NewRedlock
 ) -> None:
     redlock = new_redlock(three.urls, idle_timeout=0.2)

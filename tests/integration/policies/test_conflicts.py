@@ -274,7 +274,7 @@ def test_a_rescheduled_task_keeps_its_id_and_its_retries(project: Project, key: 
 
 
 @pytest.mark.parametrize("policy", ["reschedule", "coalesce", "parked"])
-def test_a_message_tries_a_renewed_lock_again_long_before_its_ttl_is_over(
+def test_a_message_tries_a_renewed_lock_long_before_its_ttl_ends(
     project: Project, key: str, policy: str
 ) -> None:
     # Each try after the whole rest of a lease of 30 s would take longer than the test waits.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from celery.result import AsyncResult
@@ -12,39 +11,21 @@ from celery.result import AsyncResult
 from celery_redlock.config.app_lock import redlock_of
 from celery_redlock.config.options import Lifetime
 from tests.integration.conftest import NewProject
+from tests.integration.redelivery.conftest import GET_WITHIN, Brokers, writing_through_proxy
 from tests.support.eventually import eventually
 from tests.support.faults.proxy import Proxy
 from tests.support.processes.project import Project
 
-GET_WITHIN = 90.0
 PROCESSES = 4
 
 
 @pytest.fixture(scope="module", params=["redis", "rabbitmq"])
-def brokers(request: pytest.FixtureRequest, new_project: NewProject) -> Iterator[Any]:
+def brokers(request: pytest.FixtureRequest, new_project: NewProject) -> Iterator[Brokers]:
     """A project whose worker reads from its broker, but writes to it through a proxy."""
     url = None if request.param == "redis" else request.getfixturevalue("rabbitmq")
     project = new_project("retried", broker=url, worker_prefetch_multiplier=1)
-    address = urlsplit(str(project.conf["broker_url"]))
-    with Proxy(address.port or 5672) as proxy:
-        user, at, _ = address.netloc.rpartition("@")
-        proxied = address._replace(netloc=f"{user}{at}127.0.0.1:{proxy.port}").geturl()
-        project.start_worker(env={"CELERY_BROKER_WRITE_URL": proxied}, concurrency=PROCESSES)
-        yield project, proxy
-        project.ask_workers_to_end()
-        for worker in project.workers:
-            worker.stop()
-
-
-@pytest.fixture
-def project(brokers: tuple[Project, Proxy]) -> Project:
-    return brokers[0]
-
-
-@pytest.fixture
-def proxy(brokers: tuple[Project, Proxy]) -> Iterator[Proxy]:
-    yield brokers[1]
-    brokers[1].heal()
+    with writing_through_proxy(project, PROCESSES) as brokers:
+        yield brokers
 
 
 def connect_each_process(project: Project, key: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from celery import states
@@ -12,12 +11,12 @@ from celery.result import AsyncResult
 
 from celery_redlock.config.options import Lifetime
 from tests.integration.conftest import NewProject
+from tests.integration.redelivery.conftest import GET_WITHIN, Brokers, writing_through_proxy
 from tests.support.eventually import eventually
 from tests.support.faults.proxy import Proxy
 from tests.support.processes.project import Project
 from tests.support.versions import REJECT_IS_A_FAILURE
 
-GET_WITHIN = 90.0
 BROKERS: dict[str, dict[str, Any]] = {
     "redis": {},
     "rabbitmq classic": {"task_default_queue_type": "classic"},
@@ -26,32 +25,13 @@ BROKERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module", params=BROKERS)
-def brokers(request: pytest.FixtureRequest, new_project: NewProject) -> Iterator[Any]:
+def brokers(request: pytest.FixtureRequest, new_project: NewProject) -> Iterator[Brokers]:
     """A project whose worker reads from its broker, but writes to it through a proxy."""
     url = None if request.param == "redis" else request.getfixturevalue("rabbitmq")
     conf = {"worker_prefetch_multiplier": 1, **BROKERS[request.param]}
     project = new_project("retried", broker=url, **conf)
-    address = urlsplit(str(project.conf["broker_url"]))
-    with Proxy(address.port or 5672) as proxy:
-        user, at, _ = address.netloc.rpartition("@")
-        proxied = address._replace(netloc=f"{user}{at}127.0.0.1:{proxy.port}").geturl()
-        count = len(project.tasks.tasks)
-        project.start_worker(env={"CELERY_BROKER_WRITE_URL": proxied}, concurrency=count)
-        yield project, proxy
-        project.ask_workers_to_end()
-        for worker in project.workers:
-            worker.stop()
-
-
-@pytest.fixture
-def project(brokers: tuple[Project, Proxy]) -> Project:
-    return brokers[0]
-
-
-@pytest.fixture
-def proxy(brokers: tuple[Project, Proxy]) -> Iterator[Proxy]:
-    yield brokers[1]
-    brokers[1].heal()
+    with writing_through_proxy(project, len(project.tasks.tasks)) as brokers:
+        yield brokers
 
 
 class Retries:

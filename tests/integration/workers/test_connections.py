@@ -34,9 +34,7 @@ def connections(project: Project) -> dict[int, int]:
     return found
 
 
-def test_pool_processes_connect_for_a_lock_and_disconnect_when_idle(
-    project: Project, key: str
-) -> None:
+def test_pool_processes_connect_for_a_lock_and_not_when_idle(project: Project, key: str) -> None:
     assert connections(project) == {}
     running = project.tasks.skipping.delay(key, key)
     pid = project.run_of(running.id).pid

@@ -59,7 +59,7 @@ def test_a_running_tasks_lock_is_shown_and_released(new_project: NewProject) -> 
     assert celery(project, "inspect", "redlock_held") == []
 
 
-def test_the_command_line_knows_the_commands_of_an_app_that_has_loaded_no_task() -> None:
+def test_an_app_without_tasks_has_the_commands_as_well() -> None:
     # As with Django, whose task modules only a worker imports.
     for kind, command in (("inspect", "redlock_held"), ("control", "redlock_release")):
         done = subprocess.run(

@@ -81,7 +81,7 @@ def test_more_leases_than_rows_are_all_released(project: Project, worker: Worker
     assert worker.lines("pool keeper failed|lease lost") == []
 
 
-def test_a_lease_too_long_for_the_table_is_renewed_by_its_process(
+def test_a_lease_too_long_for_a_row_is_renewed_by_its_process(
     project: Project, worker: Worker, key: str
 ) -> None:
     result = project.tasks.brief.apply_async((key, key), task_id=f"{key}-{LONG_ID}")

@@ -295,7 +295,7 @@ def test_there_is_at_least_one_connection(value: object) -> None:
     assert f"redlock_max_connections = {value!r} is not a count; give a whole number" in message
 
 
-def test_an_idle_timeout_that_would_close_what_is_in_use_is_refused() -> None:
+def test_an_idle_timeout_that_closes_what_is_in_use_is_refused() -> None:
     assert "redlock_idle_timeout = 0.5 is out of range" in refusal(redlock_idle_timeout=0.5)
 
 

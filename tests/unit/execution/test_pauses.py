@@ -36,9 +36,7 @@ def tries(
 
 @pytest.mark.parametrize("share", [HALF, QUARTER])
 @pytest.mark.parametrize("run", [0.1, 1.5, 20.0, 60.0, 3600.0])
-def test_a_message_starts_late_by_a_share_of_the_run_after_few_tries(
-    run: float, share: float
-) -> None:
+def test_few_tries_start_a_message_late_by_a_share_of_the_run(run: float, share: float) -> None:
     endless = 24 * 3600.0  # a ttl so long that it bounds no pause
     for seed in range(50):
         chance = random.Random(seed)

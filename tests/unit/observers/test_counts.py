@@ -92,7 +92,7 @@ def test_a_gauge_begins_at_zero_in_the_next_process_of_the_index(counts: SharedC
     assert counts.read() == {ACQUIRED: 2.0, HELD: 1.0}
 
 
-def test_tasks_that_were_not_known_before_the_fork_are_counted_together(
+def test_tasks_unknown_before_the_fork_are_counted_together(
     counts: SharedCounts,
 ) -> None:
     counts.add(Series("acquired", "made later"), 1)

@@ -74,7 +74,7 @@ def test_a_conflict_is_counted_by_its_policy(
 
 
 @pytest.mark.parametrize("policy", ["reschedule", "coalesce"])
-def test_a_requeued_message_is_counted_twice_by_policy_and_reason(
+def test_a_requeued_message_counts_by_policy_and_by_reason(
     new_task: NewTask, node: OneNode, recorder: Recorder, policy: str
 ) -> None:
     node.held["t"] = HOLDER, 1e9

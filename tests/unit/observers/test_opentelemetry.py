@@ -60,7 +60,7 @@ def observed(app: Celery) -> Iterator[Observed]:
         signal.receivers = before[id(signal)]
 
 
-def test_a_run_is_a_span_of_its_task_for_the_request_and_for_the_hold(
+def test_a_run_has_spans_for_its_request_and_its_hold(
     new_task: NewTask, observed: Observed
 ) -> None:
     with observed.tracers.get_tracer("test").start_as_current_span("run/t") as task:

@@ -92,7 +92,7 @@ def test_a_coalesced_call_is_skipped_while_another_one_waits() -> None:
         ("%beat:a@0:e:s", RESERVED, {}, "publishes the tick again"),
     ],
 )
-def test_the_consequence_of_a_release_depends_on_what_is_released(
+def test_the_consequence_of_a_release_depends_on_its_kind(
     key: str, held: View, declared: dict[str, Any], says: str
 ) -> None:
     lock = lock_of(key, [held])

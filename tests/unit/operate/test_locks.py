@@ -22,7 +22,7 @@ def test_a_key_that_no_node_has_is_free() -> None:
     assert lock_of("k", [FREE, FREE._replace(floor=T), DOWN]) is None
 
 
-def test_a_lock_has_the_votes_of_its_owner_and_the_token_of_its_nodes() -> None:
+def test_a_lock_has_its_owner_s_votes_and_its_nodes_token() -> None:
     lock = lock_of("bank.sync:1", [View(MINE, 9, T), View(MINE, 8, T - 5), View("", 0, T + 9)])
     assert lock
     assert (lock.votes, lock.nodes, lock.has_majority, lock.token) == (2, 3, True, T)

@@ -151,7 +151,7 @@ def test_a_message_of_another_owner_does_not_count(
     assert look() == ["bank.report:1"]
 
 
-def test_a_message_that_appears_in_the_grace_clears_its_reservation(
+def test_a_message_found_within_the_grace_clears_its_reservation(
     redlock: Redlock, broker: RedisBroker, look: Look
 ) -> None:
     owner = redlock.reserve("bank.report:moving", 60).owner

@@ -257,7 +257,7 @@ def test_a_held_lock_is_refused_with_holder_and_remaining(five: Network) -> None
 
 
 @pytest.mark.parametrize("skew", [-3600.0, 0.0, 3600.0])
-def test_a_refusal_has_the_holder_s_age_whatever_the_caller_s_clock(
+def test_a_refusal_has_the_holder_s_age_by_any_caller_s_clock(
     five: Network, monkeypatch: pytest.MonkeyPatch, skew: float
 ) -> None:
     redlock, right = five.redlock(), five.wall_us
@@ -270,7 +270,7 @@ def test_a_refusal_has_the_holder_s_age_whatever_the_caller_s_clock(
 
 
 @pytest.mark.parametrize("skew", [-3600.0, 3600.0])
-def test_the_age_is_off_by_the_clock_skew_at_most_if_the_holder_s_clock_is_wrong(
+def test_a_wrong_clock_of_the_holder_shifts_its_age_by_the_skew(
     five: Network, monkeypatch: pytest.MonkeyPatch, skew: float
 ) -> None:
     redlock, right = five.redlock(), five.wall_us

@@ -75,9 +75,7 @@ def test_the_thread_goes_on_until_unused_connections_are_closed(
     assert told[:2] == [True, False]
 
 
-def test_the_thread_connects_again_for_the_first_lease_after_none(
-    stage: Stage, wakeup: VirtualWakeup
-) -> None:
+def test_the_thread_connects_again_for_a_first_lease(stage: Stage, wakeup: VirtualWakeup) -> None:
     prepared: list[float] = []
     stage.keeper = Keeper(
         stage.clock, stage.extend, stage.lost.append, spawn=stage.threads.append,

@@ -174,7 +174,7 @@ def test_a_waiter_that_was_woken_and_asked_wakes_nobody(stage: Stage) -> None:
     assert woken(second) == [False]
 
 
-def test_a_waiter_struck_between_wakeup_and_attempt_wakes_the_next(stage: Stage) -> None:
+def test_a_waiter_struck_after_its_wakeup_wakes_the_next(stage: Stage) -> None:
     first, second = stage.waiter(), stage.waiter()
     stage.released()
     first.wait(60.0)

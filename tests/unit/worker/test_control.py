@@ -81,7 +81,7 @@ def test_a_plain_task_is_not_asked_for_a_key(
     assert held(app) == []
 
 
-def test_a_lock_that_cannot_be_looked_at_does_not_hide_the_others(
+def test_a_lock_that_can_not_be_read_does_not_hide_the_others(
     app: Celery, node: OneNode, new_task: NewTask, running: Running
 ) -> None:
     new_task(name="unanswered")

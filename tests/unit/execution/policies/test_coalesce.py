@@ -40,7 +40,7 @@ def test_the_first_duplicate_is_requeued_with_the_pending_slot(
 
 
 @pytest.mark.parametrize(("age", "pause"), [(0.1, 0.25), (8, 2), (3600, 20)])
-def test_the_pending_message_pauses_for_a_quarter_of_the_holder_s_age(
+def test_a_pending_message_pauses_for_a_quarter_of_the_age(
     task: Any, node: OneNode, age: float, pause: float
 ) -> None:
     node.began["t"] = node.clock.now() - age
@@ -48,7 +48,7 @@ def test_the_pending_message_pauses_for_a_quarter_of_the_holder_s_age(
     assert ended.info.retval.when == pytest.approx(pause, rel=0.11)
 
 
-def test_a_message_that_yields_to_a_run_about_to_begin_comes_back_soon(
+def test_a_message_that_yields_to_a_pending_run_comes_back_soon(
     task: Any, node: OneNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message that held the pending slot has released it meanwhile."""

@@ -234,7 +234,7 @@ def test_a_task_does_not_outlast_the_visibility_timeout(
     assert found(other) == []
 
 
-def test_the_countdown_of_a_beat_entry_is_not_longer_than_the_visibility_timeout(
+def test_a_beat_entry_counts_down_within_the_visibility_timeout(
     new_app: NewApp,
 ) -> None:
     def entry(countdown: float | None, task: str = "bank.t") -> dict[str, Any]:

@@ -51,7 +51,7 @@ def test_healthy_nodes_have_no_finding(count: int) -> None:
     assert found(healthy(count)) == []
 
 
-def test_a_node_that_is_down_is_a_warning_until_the_quorum_is_lost() -> None:
+def test_a_node_down_is_a_warning_until_the_quorum_is_lost() -> None:
     down = [NodeStatus(node, "refused") for node in "abc"]
     assert found([down[0], *healthy(3)[1:]]) == [("RL102", "warning", "a", "refused")]
     lost = found([*down[:2], healthy(3)[2]])
@@ -194,7 +194,7 @@ def test_a_limit_is_near_beyond_four_fifths(
     ("fleet", "is_found"),
     [(None, False), (Fleet(100, 2), False), (Fleet(100, 3), True), (Fleet(1, 498), True)],
 )
-def test_a_fleet_has_three_connections_a_worker_and_one_a_process(
+def test_a_fleet_has_three_connections_a_worker_one_a_process(
     fleet: Fleet | None, is_found: bool
 ) -> None:
     findings = of_one(status(info={"maxclients": "500"}), fleet=fleet)

@@ -725,7 +725,7 @@ def test_a_channel_that_was_not_used_for_long_is_closed(stage: Stage) -> None:
     assert second.everyone() == []
 
 
-def test_a_channel_that_stays_unconnected_has_failed_on_every_node(stage: Stage) -> None:
+def test_an_unconnected_channel_has_failed_on_every_node(stage: Stage) -> None:
     channel = stage.new_channel()
     channel.stay_unconnected("all connections are in use")
     for make_connections in (channel.prepare, channel.introduce):

@@ -211,14 +211,14 @@ def test_a_release_waits_before_all_acquisitions(stage: Stage) -> None:
     assert got == stage.made[1:3]
 
 
-def test_a_thread_that_waits_gets_a_new_channel_for_one_that_is_closed(stage: Stage) -> None:
+def test_a_waiting_thread_gets_a_new_channel_for_a_closed_one(stage: Stage) -> None:
     with all_lent(stage) as loans, waiting(stage) as got:
         loans[0].__exit__(KeyboardInterrupt)
         eventually(lambda: got)
     assert got == [stage.made[MOST]]
 
 
-def test_a_thread_that_waits_gets_a_new_channel_for_one_that_is_lost(stage: Stage) -> None:
+def test_a_waiting_thread_gets_a_new_channel_for_a_lost_one(stage: Stage) -> None:
     """An interrupt struck between the end of the round and the return of the channel."""
     with all_lent(stage) as loans, waiting(stage) as got:
         loans.pop(0)
@@ -227,7 +227,7 @@ def test_a_thread_that_waits_gets_a_new_channel_for_one_that_is_lost(stage: Stag
     assert got == [stage.made[MOST - 1]]
 
 
-def test_after_its_patience_a_thread_gets_a_channel_without_connections(stage: Stage) -> None:
+def test_a_thread_out_of_patience_gets_an_unconnected_channel(stage: Stage) -> None:
     with all_lent(stage), stage.pool.channel(patience=0.0) as channel:
         assert isinstance(channel, Channel)
         assert channel.why_unconnected == f"all {MOST} connections of this process are in use"

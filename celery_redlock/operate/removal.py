@@ -85,8 +85,8 @@ def consequence(lock: Lock, options: LockOptions | None) -> str:
             return "a replica of beat that looks back so far publishes the tick again"
         case Kind.PENDING:
             return (
-                "the waiting message comes back and runs all the same; but until then, further "
-                "messages are not skipped for it any more"
+                "the waiting message still comes back and runs; until then, further messages are "
+                "not skipped for it any more"
             )
         case Kind.RESERVED:
             return (

@@ -6,6 +6,7 @@ test knows what happened, and decides when it goes on, without a glance at the c
 
 from __future__ import annotations
 
+import _thread
 import json
 import os
 import select
@@ -71,14 +72,16 @@ class Inside:
 
     def note(self, event: str, **more: Any) -> None:
         """Write down that `event` happened, in the task that calls this."""
+        write_note(self.folder, self._note_of(event, more))
+
+    def _note_of(self, event: str, more: dict[str, Any]) -> Note:
         lease = current_lease()
         request = current_task.request if current_task else None  # type: ignore[truthy-bool]
         task_id = str(request.id) if request and request.id else None
         token = lease.token if lease else None
-        note = Note(
+        return Note(
             event, task_id, token, os.getpid(), threading.get_ident(), time.monotonic(), more
         )
-        write_note(self.folder, note)
 
     def wait_at(self, gate: str | None) -> None:
         """Wait until the test opens `gate`; None is always open."""
@@ -108,9 +111,25 @@ class Inside:
         return [note for note in notes if (note.event, note.task_id) == (event, task_id)]
 
     def run(self, gate: str | None = None, **more: Any) -> int | None:
-        """Be the body of a task: note "begin", wait at `gate`, note "end", return the token."""
-        self.note("begin", **more)
-        self.wait_at(gate)
+        """Be the body of a task: note "begin", wait at `gate`, note "end", return the token.
+
+        A greenlet's "begin" is written once it waits, by another greenlet. Celery's handler of a
+        signal that finds the task's own cancels itself with it, and the worker does not end.
+        """
+        unwritten = [self._note_of("begin", more)]
+
+        def write() -> None:
+            if unwritten:
+                write_note(self.folder, unwritten.pop())
+
+        if gate is not None and is_green():
+            _thread.start_new_thread(write, ())
+        else:
+            write()
+        try:
+            self.wait_at(gate)
+        finally:
+            write()
         self.note("end", **more)
         lease = current_lease()
         return lease.token if lease else None
@@ -158,8 +177,7 @@ def _wait(path: Path, is_abandoned: Callable[[], object] = lambda: False) -> Non
 def _wait_idly(path: Path) -> None:
     """Wait as a greenlet that does not run meanwhile.
 
-    A signal's handler runs in whichever greenlet does. Celery's, which sleep and store results,
-    must not find the task's: what they do would depend on when exactly the signal came.
+    A signal's handler runs in whichever greenlet does. Celery's must not find the task's.
     """
     reader, writer = os.pipe()
     abandoned: list[bool] = []

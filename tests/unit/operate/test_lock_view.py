@@ -88,7 +88,7 @@ def test_a_coalesced_call_is_skipped_while_another_one_waits() -> None:
         ("k", HELD, {"on_lost": "continue"}, "it goes on"),
         ("k", HELD, {"lifetime": "until_expired"}, "the period of a throttle"),
         ("k", RESERVED, {}, "the message stays in the queue"),
-        ("k%next", RESERVED, {}, "the waiting message comes back"),
+        ("k%next", RESERVED, {}, "the waiting message still comes back"),
         ("%beat:a@0:e:s", RESERVED, {}, "publishes the tick again"),
     ],
 )

@@ -6,14 +6,25 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .redlock import Holder as Holder
     from .redlock import Lease as Lease
     from .redlock import Redlock as Redlock
+    from .redlock.errors import AlreadyDone as AlreadyDone
     from .redlock.errors import ConfigurationError as ConfigurationError
     from .redlock.errors import DuplicateTask as DuplicateTask
     from .redlock.errors import LeaseLost as LeaseLost
     from .redlock.errors import LockHeld as LockHeld
     from .redlock.errors import QuorumUnavailable as QuorumUnavailable
     from .redlock.errors import RedlockError as RedlockError
+    from .redlock.events import Acquired as Acquired
+    from .redlock.events import Event as Event
+    from .redlock.events import Lost as Lost
+    from .redlock.events import NodeDown as NodeDown
+    from .redlock.events import NodeRefuses as NodeRefuses
+    from .redlock.events import NodeUp as NodeUp
+    from .redlock.events import Observer as Observer
+    from .redlock.events import Refused as Refused
+    from .redlock.events import Released as Released
     from .signals import lock_acquired as lock_acquired
     from .signals import lock_conflict as lock_conflict
     from .signals import lock_lost as lock_lost
@@ -33,14 +44,25 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _ROOMS = {
+    "Holder": "redlock",
     "Lease": "redlock",
     "Redlock": "redlock",
+    "AlreadyDone": "redlock.errors",
     "ConfigurationError": "redlock.errors",
     "DuplicateTask": "redlock.errors",
     "LeaseLost": "redlock.errors",
     "LockHeld": "redlock.errors",
     "QuorumUnavailable": "redlock.errors",
     "RedlockError": "redlock.errors",
+    "Acquired": "redlock.events",
+    "Event": "redlock.events",
+    "Lost": "redlock.events",
+    "NodeDown": "redlock.events",
+    "NodeRefuses": "redlock.events",
+    "NodeUp": "redlock.events",
+    "Observer": "redlock.events",
+    "Refused": "redlock.events",
+    "Released": "redlock.events",
     "lock_acquired": "signals",
     "lock_conflict": "signals",
     "lock_lost": "signals",

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 from celery import Celery
 
-from celery_redlock.redlock import Redlock
+from celery_redlock.redlock.task_lock import TaskLock
 
 from .settings import Settings, settings_from
 
-_redlocks: WeakKeyDictionary[Celery, Redlock] = WeakKeyDictionary()
+_redlocks: WeakKeyDictionary[Celery, TaskLock] = WeakKeyDictionary()
 _making = threading.Lock()
 
 
-def redlock_of(app: Celery) -> Redlock:
+def redlock_of(app: Celery) -> TaskLock:
     """Return the app's lock, which connects at its first use.
 
     Raises:
@@ -31,13 +33,27 @@ def redlock_of(app: Celery) -> Redlock:
     return redlock
 
 
-def new_redlock(settings: Settings) -> Redlock:
+@contextmanager
+def another_redlock(app: Celery) -> Iterator[None]:
+    """Have the app's lock made anew inside the block, by the settings there; then closed."""
+    before = _redlocks.pop(app, None)
+    try:
+        yield
+    finally:
+        made = _redlocks.pop(app, None)
+        if before is not None:
+            _redlocks[app] = before
+        if made is not None:
+            made.close()
+
+
+def new_redlock(settings: Settings) -> TaskLock:
     """Return a new lock on the app's nodes, with connections of its own.
 
     Raises:
         ConfigurationError: The nodes can't be used.
     """
-    return Redlock(
+    return TaskLock(
         settings.nodes,
         node_timeout=settings.node_timeout,
         max_ttl=settings.max_ttl,

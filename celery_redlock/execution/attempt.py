@@ -23,8 +23,7 @@ from celery_redlock.messages.headers import (
 from celery_redlock.pools.pool_process import announcer, is_shutting_down
 from celery_redlock.redlock import Lease
 from celery_redlock.redlock.errors import LockHeld, RedlockError
-from celery_redlock.redlock.hold import release_or_warn
-from celery_redlock.redlock.lease import is_reservation
+from celery_redlock.redlock.lease import is_reservation, release_or_warn
 
 from . import no_quorum
 from .message import Message
@@ -66,6 +65,7 @@ class Attempt:
         acquire = partial(
             self._ask,
             supersedes=reservation.owner if reservation and is_holding else None,
+            is_successor=is_holding and is_successor(request),
             unless_done=mark_to_heed(request) if heeds_done else None,
         )
         try:
@@ -105,7 +105,7 @@ class Attempt:
         """Discard the grant of the last request, which no lease represents."""
         message = self.message
         try:
-            message.redlock.drop(message.key, str(self.owner))
+            message.redlock.release_owner(message.key, str(self.owner))
         except RedlockError as error:
             logger.warning(
                 "grant not discarded, it expires by its ttl key=%s error=%s", message.key, error
@@ -116,7 +116,7 @@ class Attempt:
 
         Args:
             held: Error that ends the wait when the worker is shut down; None to wait on.
-            **how: Further arguments of `Redlock.acquire`.
+            **how: Further arguments of `TaskLock.acquire_for_task`.
         """
         message = self.message
         announce = announcer(message.redlock, message.key, message.options.ttl)
@@ -132,7 +132,7 @@ class Attempt:
                 announce(owner)
 
         try:
-            lease = message.redlock.acquire(
+            lease = message.redlock.acquire_for_task(
                 message.key,
                 message.options.ttl,
                 label=message.request.id,

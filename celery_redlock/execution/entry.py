@@ -121,7 +121,7 @@ def _end_reservation(attempt: Attempt) -> Reservation | None:
         attempt.release(attempt.acquire())
         return None
     try:
-        was_held = attempt.message.redlock.drop(reservation.key, reservation.owner)
+        was_held = attempt.message.redlock.release_owner(reservation.key, reservation.owner)
     except QuorumUnavailable as error:
         logger.warning(
             "reservation not released before the body, released after it key=%s error=%s",

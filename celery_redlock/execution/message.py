@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery_redlock.config.options import LockOptions
 from celery_redlock.messages.pending_slot import PendingSlot
 from celery_redlock.messages.reservation import Reservation, release_reservation, reservation_of
-from celery_redlock.redlock import Lease, Redlock
+from celery_redlock.redlock import Lease
 from celery_redlock.redlock.errors import LockHeld, RedlockError
+from celery_redlock.redlock.task_lock import TaskLock
 
 if TYPE_CHECKING:
     from celery import Task
@@ -35,7 +36,7 @@ class Message(NamedTuple):
 
     task: Task[Any, Any]
     request: Context
-    redlock: Redlock
+    redlock: TaskLock
     options: LockOptions
     key: str
     body: Callable[[Lease | None], Any]

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from celery import states
 from celery.exceptions import Ignore, Reject, Retry
 
+from celery_redlock.config.options import OnConflict
 from celery_redlock.messages import requeue
 from celery_redlock.messages.headers import COPY_HEADER
 from celery_redlock.messages.reservation import Reservation, release_reservation
 from celery_redlock.redlock.errors import DuplicateTask, LockHeld
 from celery_redlock.redlock.lease import host_of, task_of
 from celery_redlock.signals import lock_conflict
+from celery_redlock.throttled_log import ThrottledLog
 
 from .message import Message
 from .monitors import send_event
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from celery.app.task import Context
 
 logger = logging.getLogger(__name__)
+_DROPPING = (OnConflict.SKIP, OnConflict.COMPLETE)
+_drops: dict[str, ThrottledLog] = {}
+"""By name of the task."""
 
 
 class Skipped(Ignore):
@@ -39,7 +44,11 @@ class Skipped(Ignore):
 def announce(message: Message, held: LockHeld, becomes: str) -> None:
     """Log a conflict, and send it to signal receivers and monitors."""
     task, request, holder = message.task, message.request, task_of(held.owner)
-    logger.info(
+    held.name_task(task.name)
+    # Other policies run the work later, or fail loudly.
+    drops = message.options.on_conflict in _DROPPING
+    logger.log(
+        _level(task.name) if drops else logging.INFO,
         "lock conflict key=%s task=%s task_id=%s holder_task_id=%s holder_host=%s remaining_s=%.3f "
         "becomes=%s",
         held.key, task.name, request.id, holder, host_of(held.owner), held.remaining, becomes,
@@ -48,13 +57,21 @@ def announce(message: Message, held: LockHeld, becomes: str) -> None:
     send_event(task, request, "task-deduplicated", key=held.key, holder=holder, becomes=becomes)
 
 
+def _level(task: str) -> int:
+    """Return WARNING twice a minute for each task whose calls are dropped, else INFO."""
+    level = _drops.setdefault(task, ThrottledLog()).occurred(logging.WARNING)
+    return max(level, logging.INFO)
+
+
 def store_skipped(message: Message, held: LockHeld) -> NoReturn:
     """End the execution as REVOKED, with DuplicateTask as its result.
 
     Ignore without a stored result would leave `get()`, chords and chains waiting for ever.
     """
     task, request = message.task, message.request
-    duplicate = DuplicateTask(held.key, task_of(held.owner), held.remaining)
+    duplicate = DuplicateTask(
+        held.key, task_of(held.owner), held.remaining, task.name, held.hostname, held.held_since
+    )
     if not request.is_eager or task.store_eager_result:
         task.backend.mark_as_failure(
             str(request.id),

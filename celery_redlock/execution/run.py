@@ -17,11 +17,11 @@ from celery_redlock.messages.headers import is_of, publication_of
 from celery_redlock.pools import interrupt, orphaned_leases
 from celery_redlock.pools.interrupt import Interrupt
 from celery_redlock.pools.pool_process import keeper_client
-from celery_redlock.redlock import Lease, Redlock
+from celery_redlock.redlock import Lease
 from celery_redlock.redlock.errors import AlreadyDone, LeaseLost, LockHeld, RedlockError
-from celery_redlock.redlock.hold import release_or_warn
-from celery_redlock.redlock.lease import is_reservation
+from celery_redlock.redlock.lease import is_reservation, release_or_warn
 from celery_redlock.redlock.lock import DAY_S
+from celery_redlock.redlock.task_lock import TaskLock
 
 from .monitors import send_event
 from .running import left_to_main
@@ -66,7 +66,7 @@ class Run:
     task: Task[Any, Any]
     request: Context
     lease: Lease
-    redlock: Redlock
+    redlock: TaskLock
     options: LockOptions
     outer: Run | None = None
     successor: Successor | None = None
@@ -143,7 +143,7 @@ class Run:
         if request.is_eager or is_decided or not lease.lost:
             return False
         try:
-            probe = self.redlock.acquire(
+            probe = self.redlock.acquire_for_task(
                 lease.key,
                 lease.ttl_ms / 1000,
                 label=request.id,

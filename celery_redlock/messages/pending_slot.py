@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from celery_redlock.redlock import Redlock
 from celery_redlock.redlock.errors import LockHeld
+from celery_redlock.redlock.task_lock import TaskLock
 
 from .headers import is_copy, is_of, publication_of
 from .reservation import Reservation, pending_slot_key, reservation_in, reserve
@@ -30,7 +30,7 @@ class PendingSlot:
         ttl: How long the slot outlives a message that never comes back, in seconds.
     """
 
-    redlock: Redlock
+    redlock: TaskLock
     key: str
     request: Context
     ttl: float
@@ -75,4 +75,4 @@ class PendingSlot:
             QuorumUnavailable: Fewer nodes than a quorum confirmed.
         """
         slot = self.reservation
-        return slot is not None and self.redlock.drop(slot.key, slot.owner)
+        return slot is not None and self.redlock.release_owner(slot.key, slot.owner)

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from celery_redlock.keys import is_key_of
 from celery_redlock.pools.pool_process import announcer, withdraw_attempts
-from celery_redlock.redlock import Redlock
 from celery_redlock.redlock.errors import RedlockError
 from celery_redlock.redlock.lease import is_reservation
+from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.throttled_log import ThrottledLog
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ def is_pending_slot_key(key: str) -> bool:
 
 
 def reserve(
-    redlock: Redlock,
+    redlock: TaskLock,
     key: str,
     ttl: float,
     task_id: str | None,
@@ -110,10 +110,10 @@ def reserve(
     return Reservation(key, lease.owner)
 
 
-def release_reservation(redlock: Redlock, reservation: Reservation) -> None:
+def release_reservation(redlock: TaskLock, reservation: Reservation) -> None:
     """Release a reservation; if that fails, log it: the reservation expires by its ttl."""
     try:
-        redlock.drop(reservation.key, reservation.owner)
+        redlock.release_owner(reservation.key, reservation.owner)
     except RedlockError as error:
         log_not_released(reservation, error)
     else:
@@ -130,7 +130,7 @@ def log_not_released(reservation: Reservation, error: RedlockError) -> None:
     )  # fmt: skip
 
 
-def release_all(redlock: Redlock, key: str, *, is_throttle: bool) -> bool:
+def release_all(redlock: TaskLock, key: str, *, is_throttle: bool) -> bool:
     """Release every reservation of a key, and of its pending slot.
 
     Args:
@@ -151,5 +151,5 @@ def release_all(redlock: Redlock, key: str, *, is_throttle: bool) -> bool:
             held = redlock.look(reserved)
             if held is None or not (is_throttle or is_reservation(held.owner)):
                 break
-            was_held |= redlock.drop(reserved, str(held.owner))
+            was_held |= redlock.release_owner(reserved, str(held.owner))
     return was_held

@@ -6,8 +6,9 @@ import os
 import struct
 from collections.abc import Callable
 
-from celery_redlock.redlock import Lease, Redlock
+from celery_redlock.redlock import Lease
 from celery_redlock.redlock.keeper import due_at
+from celery_redlock.redlock.task_lock import TaskLock
 
 from .deadline_watch import DeadlineWatch
 from .lease_record import Attempt, LeaseRecord
@@ -39,7 +40,7 @@ class KeeperClient:
         fd: int,
         table: SharedLeaseTable,
         index: int,
-        redlock: Redlock,
+        redlock: TaskLock,
         on_expired: Callable[[], object],
     ) -> None:
         self.redlock = redlock

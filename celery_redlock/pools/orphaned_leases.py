@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from celery_redlock.redlock import Lease, Redlock
+from celery_redlock.redlock import Lease
 from celery_redlock.redlock.errors import RedlockError
-from celery_redlock.redlock.hold import release_or_warn
-from celery_redlock.redlock.lease import task_of
+from celery_redlock.redlock.lease import release_or_warn, task_of
 from celery_redlock.redlock.release import DONE_S
+from celery_redlock.redlock.task_lock import TaskLock
 
 from .lease_record import LeaseRecord
 
@@ -90,12 +90,12 @@ class OrphanedLeases:
         """On the main thread: record whether the message of a task comes again."""
         self._outcomes.append((task_id, comes_again))
 
-    def release_due(self, redlock: Redlock) -> None:
+    def release_due(self, redlock: TaskLock) -> None:
         """Release every lease and attempt that is due; those that fail are tried again later."""
         self._release_held(redlock)
         self._release_attempts(redlock)
 
-    def apply_task_outcomes(self, redlock: Redlock, holding: Iterable[HeldLease]) -> None:
+    def apply_task_outcomes(self, redlock: TaskLock, holding: Iterable[HeldLease]) -> None:
         """Apply recorded outcomes to leases; Celery decides before the process dies or after."""
         now = redlock.clock.now()
         while self._awaiting_outcome and self._awaiting_outcome[0][0] < now - _OUTCOME_WITHIN_S:
@@ -115,7 +115,7 @@ class OrphanedLeases:
             one for one in self._awaiting_outcome if one[1].comes_again is not False
         )
 
-    def _release_held(self, redlock: Redlock) -> None:
+    def _release_held(self, redlock: TaskLock) -> None:
         unreleased, self._unreleased = self._unreleased, []
         for held in unreleased:
             now = redlock.clock.now()
@@ -132,7 +132,7 @@ class OrphanedLeases:
             if held.record.done and held.comes_again is not False:
                 self._awaiting_outcome.append((now, held))
 
-    def _release_attempts(self, redlock: Redlock) -> None:
+    def _release_attempts(self, redlock: TaskLock) -> None:
         now = redlock.clock.now()
         for attempt in self._attempts:
             if attempt.due > now:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from celery_redlock.redlock import Redlock
+from celery_redlock.redlock.task_lock import TaskLock
 
 from .keeper_client import KeeperClient
 
@@ -20,7 +20,7 @@ def set_keeper_client(client: KeeperClient | None) -> None:
     _client = client
 
 
-def keeper_client(redlock: Redlock | None = None) -> KeeperClient | None:
+def keeper_client(redlock: TaskLock | None = None) -> KeeperClient | None:
     """Return the keeper client of the calling process, or None if it has none.
 
     Args:
@@ -33,7 +33,7 @@ def keeper_client(redlock: Redlock | None = None) -> KeeperClient | None:
     return None
 
 
-def announcer(redlock: Redlock, key: str, ttl: float) -> Callable[[str], None] | None:
+def announcer(redlock: TaskLock, key: str, ttl: float) -> Callable[[str], None] | None:
     """Return a function that announces the owner of each attempt to acquire `key`, or None.
 
     In a process of the prefork pool, attempts are announced to the keeper: if the process is killed

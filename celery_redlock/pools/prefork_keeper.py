@@ -24,8 +24,9 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from celery_redlock.redlock import Lease, Redlock
+from celery_redlock.redlock import Lease
 from celery_redlock.redlock.lease import holder_of
+from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.redlock.threads.wakeup import Wakeup
 
 from . import interrupt
@@ -78,7 +79,7 @@ class PreforkKeeper:
         new_redlock: Makes the lock that renews and releases, with connections of its own.
     """
 
-    def __init__(self, new_redlock: Callable[[], Redlock]) -> None:
+    def __init__(self, new_redlock: Callable[[], TaskLock]) -> None:
         self._new_redlock = new_redlock
         self._reading, self._writing = os.pipe()
         os.set_blocking(self._reading, False)
@@ -89,11 +90,11 @@ class PreforkKeeper:
         self._last_leases: dict[int, HeldLease] = {}
         self._looks_every = self._looks_at = math.inf
         self._orphans = OrphanedLeases()
-        self._redlock: Redlock | None = None
+        self._redlock: TaskLock | None = None
         self._thread: threading.Thread | None = None
         self._is_stopping = False
 
-    def keeper_client(self, index: int, redlock: Redlock) -> KeeperClient:
+    def keeper_client(self, index: int, redlock: TaskLock) -> KeeperClient:
         """In a pool process: return its client of this keeper, for the leases of `redlock`."""
         # Else the pipe would not break when the main process is gone.
         os.close(self._reading)
@@ -149,7 +150,7 @@ class PreforkKeeper:
         self._step(redlock)
         redlock.close()
 
-    def _step(self, redlock: Redlock) -> None:
+    def _step(self, redlock: TaskLock) -> None:
         """Wait until something is to be done, and do it."""
         dead = self._wait(redlock)
         for pid in dead:
@@ -158,7 +159,7 @@ class PreforkKeeper:
         self._orphans.apply_task_outcomes(redlock, self._last_leases.values())
         self._orphans.release_due(redlock)
 
-    def _wait(self, redlock: Redlock) -> list[int]:
+    def _wait(self, redlock: TaskLock) -> list[int]:
         """Wait for calls, exits and outcomes of pool processes, or for the next look.
 
         Returns:
@@ -201,7 +202,7 @@ class PreforkKeeper:
 
     # ---- leases of running processes
 
-    def _look(self, redlock: Redlock) -> None:
+    def _look(self, redlock: TaskLock) -> None:
         """Read all rows, and announce the next look: before a lease that is in use is due."""
         clock = redlock.clock
         self._looks_at = clock.now() + self._looks_every
@@ -219,7 +220,7 @@ class PreforkKeeper:
         self._looks_at = min(self._looks_at, clock.now() + self._looks_every)
         self._table.announce_look(self._looks_at)
 
-    def _read_row(self, redlock: Redlock, row: int) -> LeaseRecord | None:
+    def _read_row(self, redlock: TaskLock, row: int) -> LeaseRecord | None:
         """Keep the lease in a row, or stop keeping it if it is over.
 
         Returns:
@@ -241,7 +242,7 @@ class PreforkKeeper:
             self._stop_renewing(redlock, last)
         return record if is_held or is_new else None
 
-    def _new_held(self, redlock: Redlock, row: int, record: LeaseRecord) -> HeldLease:
+    def _new_held(self, redlock: TaskLock, row: int, record: LeaseRecord) -> HeldLease:
         held = HeldLease(record, record.new_lease(redlock.clock), record.comes_again)
 
         def refresh(lease: Lease) -> None:
@@ -250,7 +251,7 @@ class PreforkKeeper:
         held.lease.backing.refresh = refresh
         return held
 
-    def _keep(self, redlock: Redlock, row: int, held: HeldLease) -> None:
+    def _keep(self, redlock: TaskLock, row: int, held: HeldLease) -> None:
         redlock.keeper.keep(
             held.lease,
             on_extended=lambda lease: self._table.write_state(row, lease),
@@ -258,7 +259,7 @@ class PreforkKeeper:
         )
         held.is_kept = True
 
-    def _stop_renewing(self, redlock: Redlock, held: HeldLease) -> None:
+    def _stop_renewing(self, redlock: TaskLock, held: HeldLease) -> None:
         held.lease.is_released = True
         redlock.keeper.forget(held.lease)
 
@@ -273,14 +274,14 @@ class PreforkKeeper:
 
     # ---- rows of dead processes
 
-    def _on_child_exit(self, redlock: Redlock, pid: int) -> None:
+    def _on_child_exit(self, redlock: TaskLock, pid: int) -> None:
         child = self._children.pop(pid)
         if child.pidfd is not None:
             os.close(child.pidfd)
         for row in child.rows:
             self._collect(redlock, pid, row)
 
-    def _collect(self, redlock: Redlock, pid: int, row: int) -> None:
+    def _collect(self, redlock: TaskLock, pid: int, row: int) -> None:
         """Release what the dead process `pid` has left in a row, and free the row."""
         left, last = self._table.left_by(pid, row), self._last_leases.get(row)
         if isinstance(left, Attempt):

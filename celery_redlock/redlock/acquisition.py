@@ -9,13 +9,15 @@ from celery_redlock.redlock.protocol.quorum import (
     Verdict,
     chosen_token,
     confirm_verdict,
+    could_take_over,
     grant_verdict,
+    highest_floor,
     holder_age_s,
     leading_holder,
     unconfirmed,
     validity_ms,
 )
-from celery_redlock.redlock.protocol.replies import Busy, Done, Failed, Granted, GrantReply
+from celery_redlock.redlock.protocol.replies import Done, Failed, Granted, GrantReply
 from celery_redlock.redlock.protocol.scripts import lock_keys
 from celery_redlock.redlock.transport.channel import Channel
 
@@ -80,6 +82,7 @@ class Acquisition(Operation):
         """
         if not wait:
             return self._win(attempt, label, 0.0, on_attempt)
+        attempt = attempt._replace(looks_first=attempt.looks_first or attempt.supersedes != "")
         waiter = Waiter(self._waiters, lock_keys(self._rounds.prefix, attempt.key)[0], on_wait)
         try:
             return self._win(attempt, label, wait, on_attempt, waiter)
@@ -96,7 +99,7 @@ class Acquisition(Operation):
     ) -> Lease:
         ends_at = (asked_at := self._clock.now()) + wait
         is_given_owner = bool(attempt.owner)
-        rounds, backoff = 0, Backoff()
+        rounds, backoff, is_split = 0, Backoff(), False
         # An attempt that may replace the holder has no need of a release.
         if waiter and not attempt.supersedes:
             waiter.wait_for_first_turn(wait)
@@ -115,7 +118,9 @@ class Acquisition(Operation):
             patience = max(self._node_timeout, ends_at - began) if wait else None
             with self._pool.channel(patience=patience) as channel:
                 refuse_misconfigured(self._nodes)
-                outcome = self._try(channel, attempt, rounds)
+                is_long_split = is_split and rounds > _LONG_CONTENDED_ROUNDS
+                refusal = None if is_long_split else self._look(channel, attempt)
+                outcome = refusal or self._try(channel, attempt, rounds)
             if waiter:
                 waiter.has_asked(began)
             now = self._clock.now()
@@ -166,6 +171,19 @@ class Acquisition(Operation):
             self._keeper.settle(attempt.owner)
         return outcome
 
+    def _look(self, channel: Channel, attempt: Attempt) -> RedlockError | None:
+        """Return why an attempt that looks first would fail now; None: it may succeed.
+
+        An attempt that fails leaves the nodes free where it replaced a holder. Made while the lock
+        is handed over to that holder, node by node, it would take it away from the majority.
+        """
+        if not attempt.looks_first:
+            return None
+        replies = self._rounds.look(channel, attempt.key, attempt.unless_done)
+        if could_take_over(replies, attempt.supersedes):
+            return None
+        return self._refusal(attempt.key, grant_verdict(replies), replies)
+
     def _have_answered_for(self, attempt: Attempt) -> None:
         """Make the keeper release the attempt's lock, unless it is settled in time.
 
@@ -192,7 +210,7 @@ class Acquisition(Operation):
         proposed = max(self._clock.wall_us(), self._highest_seen + 1)
         grants = self._rounds.grant(channel, attempt, proposed)
         if attempt.gets_token:
-            self._note_tokens(grants)
+            self._highest_seen = max(self._highest_seen, highest_floor(grants))
         verdict = grant_verdict(grants)
         is_long_split = verdict is Verdict.CONTENDED and rounds > _LONG_CONTENDED_ROUNDS
         if verdict is Verdict.WON or is_long_split:
@@ -251,16 +269,10 @@ class Acquisition(Operation):
         if verdict is Verdict.HELD or verdict is Verdict.CONTENDED:
             leader = leading_holder(grants)
             age = holder_age_s(grants, leader.holder, self._rounds.skew_us) if leader else None
-            return held_by(key, leader, contended=verdict is Verdict.CONTENDED, age=age)
+            now = self._clock.wall_us() / 1e6
+            return held_by(key, leader, now, contended=verdict is Verdict.CONTENDED, age=age)
         if verdict is Verdict.WON:
             return unavailable(
                 "lock", key, grants, self._nodes, "its grant came, or was confirmed, too late"
             )
         return unavailable("lock", key, grants, self._nodes)
-
-    def _note_tokens(self, grants: Sequence[GrantReply | None]) -> None:
-        for grant in grants:
-            if isinstance(grant, Granted):
-                self._highest_seen = max(self._highest_seen, grant.token)
-            elif isinstance(grant, Busy):
-                self._highest_seen = max(self._highest_seen, grant.floor)

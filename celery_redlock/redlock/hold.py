@@ -2,40 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Concatenate, ParamSpec
 
-from .errors import RedlockError
-from .keeper import Keeper
-from .lease import Lease
-
-logger = logging.getLogger(__name__)
-P = ParamSpec("P")
-
-
-def release_or_warn(
-    release: Callable[Concatenate[Lease, P], object],
-    lease: Lease,
-    *args: P.args,
-    **kwargs: P.kwargs,
-) -> None:
-    """Release a lease whose work is done; log a warning if that fails, and raise nothing.
-
-    Args:
-        release: Releases the lease, as `Redlock.release` does; a lock key that is left on a node
-            expires with its ttl.
-        lease: Lease to release.
-        *args: Further arguments of `release`.
-        **kwargs: Further arguments of `release`.
-    """
-    try:
-        release(lease, *args, **kwargs)
-    except RedlockError as error:
-        logger.warning("lock not released key=%s error=%s", lease.key, error)
+from .keeper import Keeper, OnLease
+from .lease import Grantor, Lease, lost_in_block, release_at_end
 
 
 class Hold(AbstractContextManager[Lease]):
@@ -49,9 +22,10 @@ class Hold(AbstractContextManager[Lease]):
     Args:
         acquire: Returns a lease for which the keeper is responsible.
         settle: Ends that; raises if the keeper has released the lease.
-        release: Releases the lease.
+        lock: Lock by which the lease is extended and released.
         keeper: Renews the lease.
         max_hold: Time after which the lease is not renewed any more, seconds.
+        on_lost: Called with the lease if it is lost inside the block.
     """
 
     # Not a generator's context manager: an interrupted one stays suspended until it is collected.
@@ -59,15 +33,17 @@ class Hold(AbstractContextManager[Lease]):
         self,
         acquire: Callable[[], Lease],
         settle: Callable[[Lease], None],
-        release: Callable[[Lease], None],
+        lock: Grantor,
         keeper: Keeper,
         max_hold: float,
+        on_lost: OnLease | None = None,
     ) -> None:
         self._acquire = acquire
         self._settle = settle
-        self._release = release
+        self._lock = lock
         self._keeper = keeper
         self._max_hold = max_hold
+        self._on_lost = on_lost
         self._lease: Lease | None = None
         self._holder = os.getpid()
 
@@ -81,25 +57,32 @@ class Hold(AbstractContextManager[Lease]):
         try:
             self._lease = lease = self._acquire()
             lease.hold_until = lease.acquired_at + self._max_hold
-            self._keeper.keep(lease, weakref.ref(self))
+            lease.backing.lock = self._lock
+            self._keeper.keep(lease, weakref.ref(self), on_lost=self._on_lost)
             self._settle(lease)
             return lease
         except BaseException:
             self._abandon()
             raise
 
-    def __exit__(self, *_: object) -> None:
-        """Release the lease. A failure is logged, not raised: the keeper retries the release."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Release the lease. A failure is logged, not raised: the keeper retries the release.
+
+        Raises:
+            LeaseLost: The lease was lost inside a block that ends without an exception.
+        """
         lease = self._lease
         # A child that was forked inside the block leaves it as well; the lock is its parent's.
         if lease is None or os.getpid() != self._holder:
             return
         try:
-            release_or_warn(self._release, lease)
+            is_lost = release_at_end(lease, self._lock.release)
         except BaseException:
             self._abandon()
             raise
         self._lease = None
+        if is_lost and kind is None:
+            raise lost_in_block(lease)
 
     def _abandon(self) -> None:
         if self._lease:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from celery_redlock.redlock.protocol.quorum import Verdict, grant_verdict, leading_holder
+from celery_redlock.redlock.protocol.quorum import (
+    Verdict,
+    grant_verdict,
+    highest_floor,
+    holder_age_s,
+    leading_holder,
+)
 from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.transport.channel import guarded
 
 from .access import Operation
 from .errors import LockHeld
+from .lease import is_reservation
 from .refusals import held_by, refuse_misconfigured, unavailable
 
 
@@ -15,7 +22,15 @@ class Inspection(Operation):
     """Questions to the nodes that change no lock."""
 
     def look(self, key: str) -> LockHeld | None:
-        """Return the error that an attempt on `key` would get; see `Redlock.look`.
+        """Return the error that an attempt on `key` would get; None: it is free.
+
+        Raises:
+            QuorumUnavailable: Fewer nodes than a quorum could answer.
+        """
+        return self.look_closely(key)[0]
+
+    def look_closely(self, key: str) -> tuple[LockHeld | None, int]:
+        """Return what `look` does, and the highest floor: the token of the holder, at least.
 
         Raises:
             QuorumUnavailable: Fewer nodes than a quorum could answer.
@@ -25,7 +40,14 @@ class Inspection(Operation):
         verdict, leader = grant_verdict(replies), leading_holder(replies)
         if verdict is not Verdict.HELD and verdict is not Verdict.CONTENDED:
             raise unavailable("look at", key, replies, self._nodes)
-        return held_by(key, leader, contended=verdict is Verdict.CONTENDED) if leader else None
+        if leader is None:
+            return None, highest_floor(replies)
+        # The floor under a reservation is that of an earlier lease.
+        is_waiting = is_reservation(leader.holder)
+        age = None if is_waiting else holder_age_s(replies, leader.holder, self._rounds.skew_us)
+        now, contended = self._clock.wall_us() / 1e6, verdict is Verdict.CONTENDED
+        held = held_by(key, leader, now, contended=contended, age=age)
+        return held, highest_floor(replies)
 
     def check(self) -> dict[str, str]:
         """Return, by node, the reason why one does not vote; see `Redlock.check`.

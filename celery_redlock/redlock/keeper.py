@@ -130,6 +130,12 @@ class Keeper:
         """Stop renewing `lease`."""
         self._kept.pop(lease, None)
 
+    def hurry(self, lease: Lease) -> None:
+        """Extend `lease` as soon as possible, if it is being renewed."""
+        if kept := self._kept.get(lease):
+            kept.due_at = self._clock.now()
+            self._thread.wake()
+
     def kept(self) -> list[Lease]:
         """Return the leases that are being renewed."""
         return list(self._kept)

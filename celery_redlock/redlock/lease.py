@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Concatenate, ParamSpec, Protocol
 
 from .clock import Clock
-from .errors import LeaseLost
+from .errors import ConfigurationError, LeaseLost, RedlockError
 
+logger = logging.getLogger(__name__)
+P = ParamSpec("P")
 _HOSTNAME = socket.gethostname()
 _RESERVES = "~"
 _NONCE = re.compile(rf"\b[0-9a-f]{{32}}(\.[0-9a-f]+)?(?={_RESERVES}?:)")
@@ -71,7 +75,8 @@ def without_nonces(text: str) -> str:
 
 def is_reservation(owner: str | None) -> bool:
     """Return whether an owner is that of a reservation."""
-    return owner is not None and _RESERVING.match(owner) is not None
+    # The first test is quick: few labels have it.
+    return owner is not None and _RESERVES in owner and _RESERVING.match(owner) is not None
 
 
 def host_of(owner: str | None) -> str | None:
@@ -79,6 +84,37 @@ def host_of(owner: str | None) -> str | None:
     if owner is None:
         return None
     return owner.rpartition("@")[2] or None
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Holder of a lock, as the nodes name it.
+
+    Attributes:
+        label: Label that it was acquired with, for instance a task's id. None: not readable.
+        hostname: Host of the holder. None: not readable.
+        remaining: Seconds until the lock expires if it is not renewed.
+        held_since: When it was acquired, seconds since the epoch on this host's clock. None:
+            unknown, as with a reservation.
+        contended: Whether this holder is not known to have a majority: attempts that started at the
+            same moment have split the nodes between them.
+    """
+
+    label: str | None
+    hostname: str | None
+    remaining: float
+    held_since: float | None = None
+    contended: bool = False
+
+
+class Grantor(Protocol):
+    """Lock that grants leases, and by which their holders extend and release them."""
+
+    def extend(self, lease: Lease) -> None:
+        """Renew `lease`."""
+
+    def release(self, lease: Lease) -> None:
+        """Release `lease`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,17 +126,24 @@ class Backing:
         refresh: Updates the lease if another process renews it; None: no other process does.
         channel: Channel over which the lease was granted.
         is_granted_late: Returns whether nodes have not answered the grant yet; None: all have.
+        lock: Lock by which the holder extends and releases the lease; None: a task's run does.
+        entered_in: Id of the process that has entered the lease's ``with`` block; None: none has.
     """
 
     verify: Callable[[Lease], None] | None = None
     refresh: Callable[[Lease], None] | None = None
     channel: object = None
     is_granted_late: Callable[[], bool] | None = None
+    lock: Grantor | None = None
+    entered_in: int | None = None
 
 
 @dataclass(slots=True, eq=False)
 class Lease:
     """A held lock, for a single use: after it is lost or released, acquire another.
+
+    A ``with`` block releases it on leaving, and raises LeaseLost if it was lost by then. Acquired
+    without ``renew=True``, it is not renewed inside.
 
     Attributes:
         key: Key of the lock.
@@ -162,3 +205,83 @@ class Lease:
         if self.lost or self.backing.verify is None:
             raise LeaseLost(self.key)
         self.backing.verify(self)
+
+    def extend(self) -> None:
+        """Renew this lease for its whole ttl from now; past its `hold_until` only confirm it.
+
+        The nodes have a quarter of its remaining time to answer.
+
+        Raises:
+            LeaseLost: The deadline has passed, or a majority has granted the lock to others since.
+            QuorumUnavailable: No majority answered. The lease is valid until its deadline.
+            ConfigurationError: A task's run renews the lease.
+        """
+        self._lock("extend").extend(self)
+
+    def release(self) -> None:
+        """Release this lease: others can acquire the lock as soon as this returns.
+
+        May be repeated. If the lease was lost, its successor is not touched.
+
+        Raises:
+            QuorumUnavailable: No majority confirmed. It is retried in the background until a
+                majority confirms or the lease's ttl is over.
+            ConfigurationError: A task's run releases the lease.
+        """
+        self._lock("release").release(self)
+
+    def _lock(self, action: str) -> Grantor:
+        lock = self.backing.lock
+        if lock is None:
+            raise ConfigurationError(
+                f"cannot {action} {self.key!r} by hand: the run of its task does that"
+            )
+        return lock
+
+    def __enter__(self) -> Lease:  # noqa: PYI034  # Python 3.10 has no Self
+        self.backing.entered_in = os.getpid()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # A child that was forked inside the block leaves it as well; the lock is its parent's.
+        if self.backing.entered_in == os.getpid():
+            is_lost = release_at_end(self, self._lock("release").release)
+            if is_lost and kind is None:
+                raise lost_in_block(self)
+
+
+def release_at_end(lease: Lease, release: Callable[[Lease], object]) -> bool:
+    """Release `lease` at the end of its block; return whether it was lost by then.
+
+    A failure is logged, not raised: the release is retried in the background.
+    """
+    was_lost = lease.lost
+    if not lease.is_released:
+        release_or_warn(release, lease)
+    return was_lost or lease.is_lost
+
+
+def lost_in_block(lease: Lease) -> LeaseLost:
+    """Return the error for a block whose lease was lost before its end."""
+    return LeaseLost(lease.key, "others may have had the lock before its block ended")
+
+
+def release_or_warn(
+    release: Callable[Concatenate[Lease, P], object],
+    lease: Lease,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> None:
+    """Release a lease whose work is done; log a warning if that fails, and raise nothing.
+
+    Args:
+        release: Releases the lease, as `Redlock.release` does; a lock key that is left on a node
+            expires with its ttl.
+        lease: Lease to release.
+        *args: Further arguments of `release`.
+        **kwargs: Further arguments of `release`.
+    """
+    try:
+        release(lease, *args, **kwargs)
+    except RedlockError as error:
+        logger.warning("lock not released key=%s error=%s", lease.key, error)

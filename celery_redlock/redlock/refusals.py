@@ -28,29 +28,37 @@ def unavailable(
         otherwise: Reason of the nodes that did answer.
     """
     errors = {}
+    guarded = sum(isinstance(reply, Failed) and reply.is_guarded for reply in replies)
     for node, reply in zip(nodes, replies, strict=True):
         if isinstance(reply, Failed):
             errors[node.name] = reply.error
         elif otherwise and reply is not None and not isinstance(reply, Extended):
             errors[node.name] = otherwise
-    return QuorumUnavailable(key, errors, len(nodes), action)
+    return QuorumUnavailable(key, errors, len(nodes), action, guarded)
 
 
 def held_by(
-    key: str, leader: Busy | None, *, contended: bool, age: float | None = None
+    key: str,
+    leader: Busy | None,
+    now: float,
+    *,
+    contended: bool,
+    age: float | None = None,
 ) -> LockHeld:
     """Return the error that names the leading holder, without the nonce of its owner.
 
     Args:
         key: Key of the lock.
         leader: Reply that names the holder; None: no node named one.
+        now: Time, seconds since the epoch.
         contended: Whether that holder has no majority.
         age: Time since the holder acquired the lock, seconds; None: unknown.
     """
     owner = leader.holder if leader else None
     remaining = max(0, leader.remaining_ms) / 1000 if leader else 0.0
     holder = (holder_of(owner) or None) if owner else None
-    return LockHeld(key, holder, remaining, contended=contended, owner=owner, age=age)
+    since = None if age is None else now - age
+    return LockHeld(key, holder, remaining, contended, since, owner=owner, age=age)
 
 
 def refuse_misconfigured(nodes: Sequence[Node]) -> None:

@@ -45,8 +45,10 @@ class Release(Operation):
         self._observe = observe
         self._waiters = waiters
 
-    def release(self, lease: Lease, keep: float, done: str | None, done_ttl: float) -> None:
-        """Release `lease`; see `Redlock.release`.
+    def release(
+        self, lease: Lease, keep: float = 0.0, done: str | None = None, done_ttl: float = DONE_S
+    ) -> None:
+        """Release `lease`; see `TaskLock.release`.
 
         Raises:
             QuorumUnavailable: No majority confirmed; the keeper retries.
@@ -65,7 +67,7 @@ class Release(Operation):
         )
         self._have_answered_for(request)
         self._keeper.forget(lease)
-        lease.is_released = True
+        is_first, lease.is_released = not lease.is_released, True
         give_up_at = now + self._node_timeout
 
         def is_bound() -> bool:
@@ -75,7 +77,8 @@ class Release(Operation):
             return is_late is not None and is_late() and self._clock.now() < give_up_at
 
         acks = self._make(request, lease.backing.channel, is_bound)
-        for ack in acks:
+        # Nodes mostly reply alike. In their order, so that a run can be repeated exactly.
+        for ack in dict.fromkeys(acks):
             if isinstance(ack, Acknowledged) and ack.listeners:
                 channel, _ = lock_keys(self._rounds.prefix, lease.key)
                 self._waiters.note_release(channel, ack.listeners)
@@ -83,17 +86,32 @@ class Release(Operation):
         self._observe(Released(lease, self._clock.now() - lease.acquired_at))
         if acknowledged(acks) < self._quorum:
             raise unavailable("release", lease.key, acks, self._nodes)
+        # A task's run may have handed its lock over, and of an overdue release the keeper may have
+        # been first: neither is a loss.
+        is_by_us = is_first and self._clock.now() < request.due
+        if is_by_us and lease.backing.lock and _gone(acks) >= self._quorum:
+            lease.is_lost = True
 
-    def drop(self, key: str, owner: str) -> bool:
-        """Release `key` if `owner` holds it; see `Redlock.drop`.
+    def drop(self, key: str, owner: str, token: int = 0) -> bool:
+        """Release `key` if `owner` holds it; the lock of another owner is not touched.
+
+        Args:
+            key: Key of the lock.
+            owner: Owner of the lock.
+            token: Token of its lease, or a higher one: the floors are raised above it, so that no
+                renewal revives the lock. 0: it is a reservation, or an attempt.
+
+        Returns:
+            Whether `owner` held it on any node that answered in time.
 
         Raises:
             QuorumUnavailable: Less than a majority confirmed.
         """
         now = self._clock.now()
         request = ReleaseRequest(
-            key, owner, due=now + due_after(self._node_timeout), ends_at=now + _DROPPED_WITHIN_S
-        )
+            key, owner, due=now + due_after(self._node_timeout), ends_at=now + _DROPPED_WITHIN_S,
+            token=token,
+        )  # fmt: skip
         self._have_answered_for(request)
         acks = self._make(request)
         if acknowledged(acks) < self._quorum:
@@ -101,7 +119,7 @@ class Release(Operation):
         return any(isinstance(ack, Acknowledged) and ack.was_ours for ack in acks)
 
     def mark_done(self, key: str, label: str) -> None:
-        """Write a done mark for `label`; see `Redlock.mark_done`.
+        """Write a done mark for `label`; see `TaskLock.mark_done`.
 
         Raises:
             QuorumUnavailable: Less than a majority confirmed.
@@ -136,6 +154,11 @@ class Release(Operation):
         if acknowledged(acks) >= self._quorum:
             self._keeper.settle(request.owner)
         return acks
+
+
+def _gone(acks: Sequence[AckReply | None]) -> int:
+    """Return how many nodes had not had the lock key any more."""
+    return sum(isinstance(ack, Acknowledged) and not ack.was_ours for ack in acks)
 
 
 class BackgroundRelease(Operation):

@@ -43,7 +43,7 @@ from celery_redlock.redlock.protocol.scripts import (
     done_key,
     evalsha,
     lock_keys,
-    looking,
+    looking_closely,
     reserving,
 )
 from celery_redlock.redlock.transport.channel import Channel, Command
@@ -69,6 +69,7 @@ class Attempt(NamedTuple):
         highest_floor: A node with a higher floor refuses; 0: no node refuses.
         is_reservation: Whether the attempt is for a reservation.
         publication: Distinguishes owners with the same label: see `new_owner`.
+        looks_first: Whether the lock may be in the middle of being handed over to `supersedes`.
     """
 
     key: str
@@ -79,6 +80,7 @@ class Attempt(NamedTuple):
     highest_floor: int = 0
     is_reservation: bool = False
     publication: str = ""
+    looks_first: bool = False
 
     @property
     def gets_token(self) -> bool:
@@ -124,9 +126,12 @@ class Rounds:
         )  # fmt: skip
         return channel.ask(command, as_grant, _is_granted_or_not, channel.voters())
 
-    def look(self, channel: Channel, key: str) -> Sequence[GrantReply | None]:
-        """Ask the nodes for the holder of a lock; each one that answers is Busy."""
-        commands = looking(lock_keys(self.prefix, key)[0])
+    def look(
+        self, channel: Channel, key: str, unless_done: str = ""
+    ) -> Sequence[GrantReply | None]:
+        """Ask the nodes for the holder of a lock; each one that answers is Busy, or Done."""
+        mark = done_key(self.prefix, key, unless_done) if unless_done else ""
+        commands = looking_closely(*lock_keys(self.prefix, key), mark)
         return channel.ask_batch(commands, as_held, _is_granted_or_not, channel.voters())
 
     def confirm(

@@ -25,6 +25,9 @@ def check_seconds(
     Raises:
         ConfigurationError: The message names the argument, its value and the range.
     """
+    # Mostly.
+    if type(value) is float and 0 <= value < math.inf and (value or not above_zero):
+        return
     wanted = "a number of seconds > 0" if above_zero else "a number of seconds >= 0"
     if not _is_number(value):
         raise ConfigurationError(f"{name} must be {wanted}, got {value!r}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from typing import Any
 
@@ -16,10 +15,8 @@ from celery_redlock.pools import pool_process
 from celery_redlock.pools.prefork_keeper import PreforkKeeper, is_supported
 
 from . import control  # noqa: F401  # registers the remote control commands
-from .node_watch import NodeWatch, mute_node_lines
+from .node_watch import NodeWatch, log_first_check, mute_node_lines
 from .signal_handlers import keepers, note_shutdown
-
-logger = logging.getLogger(__name__)
 
 
 class CheckNodes(bootsteps.Step):
@@ -44,16 +41,9 @@ class CheckNodes(bootsteps.Step):
             return
         redlock = mute_node_lines(new_redlock(settings_from(app.conf)))
         try:
-            errors = redlock.check()
+            parent.redlock_has_quorum = log_first_check(redlock)
         finally:
             redlock.close()
-        up = len(redlock.nodes) - len(errors)
-        if up < redlock.quorum:
-            why = "; ".join(f"{node}: {error}" for node, error in errors.items())
-            logger.error(
-                "no quorum at start, no lock can be acquired up=%d of=%d errors=%s",
-                up, len(redlock.nodes), why,
-            )  # fmt: skip
 
 
 class PoolKeeper(bootsteps.StartStopStep):
@@ -106,7 +96,8 @@ class WatchNodes(bootsteps.StartStopStep):
     def start(self, parent: Any) -> None:
         """Start the watch."""
         if is_enabled(parent.app):
-            self._watch = NodeWatch(parent.app, redlock_of(parent.app))
+            is_known = not getattr(parent, "redlock_has_quorum", True)
+            self._watch = NodeWatch(parent.app, redlock_of(parent.app), is_known=is_known)
             self._watch.start()
 
     def stop(self, parent: Any) -> None:  # noqa: ARG002  # as Celery calls it

@@ -9,9 +9,9 @@ from celery import Celery
 from celery.utils.dispatch import Signal
 
 from celery_redlock import signals
-from celery_redlock.redlock import Redlock
 from celery_redlock.redlock.errors import ConfigurationError
-from celery_redlock.redlock.events import log_event_of_leases
+from celery_redlock.redlock.events import Event, NodeRefuses, NodeUp, log_event_of_leases
+from celery_redlock.redlock.task_lock import TaskLock
 
 logger = logging.getLogger(__name__)
 _INTERVAL_S = 10.0
@@ -26,11 +26,13 @@ class NodeWatch:
     Args:
         app: Sender of the signals.
         redlock: Lock whose nodes are watched.
+        is_known: Whether the log says already that no quorum votes.
     """
 
-    def __init__(self, app: Celery, redlock: Redlock) -> None:
+    def __init__(self, app: Celery, redlock: TaskLock, *, is_known: bool = False) -> None:
         self._app = app
         self._redlock = redlock
+        self._is_known = is_known
         self._silent: set[str] = set()
         self._misconfigured = ""
         self._is_over = threading.Event()
@@ -64,6 +66,7 @@ class NodeWatch:
             signals.node_up.send(sender=self._app, node=node)
         if self._silent - before:
             self._report_degraded(why)
+        self._is_known = False
         is_back = len(self._redlock.nodes) - len(before) < self._redlock.quorum <= self._votes()
         if is_back:
             logger.warning("quorum is back votes=%d of=%d", self._votes(), len(self._redlock.nodes))
@@ -73,7 +76,7 @@ class NodeWatch:
 
     def _report_degraded(self, why: dict[str, str]) -> None:
         votes, nodes = self._votes(), len(self._redlock.nodes)
-        if votes < self._redlock.quorum:
+        if votes < self._redlock.quorum and not self._is_known:
             errors = "; ".join(f"{node}: {error}" for node, error in why.items())
             logger.error(
                 "quorum lost, no lock can be acquired votes=%d of=%d errors=%s",
@@ -94,7 +97,49 @@ class NodeWatch:
             self._is_over.wait(_INTERVAL_S)
 
 
-def mute_node_lines(redlock: Redlock) -> Redlock:
+def log_first_check(redlock: TaskLock) -> bool:
+    """Check every node, and log how many vote, and when and why not the others.
+
+    Returns:
+        Whether a quorum votes.
+
+    Raises:
+        ConfigurationError: The nodes can never be a quorum.
+    """
+    seen: list[Event] = []
+    redlock.observers.append(seen.append)
+    why = redlock.check()
+    nodes, needed = len(redlock.nodes), redlock.quorum
+    votes = nodes - len(why)
+    if not why:
+        logger.info("nodes checked votes=%d of=%d needed=%d", votes, nodes, needed)
+        return True
+    others = "; ".join(f"{node}: {reason}" for node, reason in why.items())
+    refusing = {event.node for event in seen if isinstance(event, NodeRefuses)}
+    waits = sorted(
+        event.votes_in
+        for event in seen
+        if isinstance(event, NodeUp) and event.votes_in and event.node in why.keys() - refusing
+    )
+    if votes >= needed:
+        logger.warning(
+            "nodes checked votes=%d of=%d needed=%d others=%s", votes, nodes, needed, others
+        )
+    elif votes + len(waits) >= needed:
+        logger.warning(
+            "no quorum votes yet, no lock can be acquired, new nodes can be admitted "
+            "wait_s=%.0f votes=%d of=%d needed=%d others=%s",
+            waits[needed - votes - 1], votes, nodes, needed, others,
+        )  # fmt: skip
+    else:
+        logger.error(
+            "no quorum at start, no lock can be acquired votes=%d of=%d needed=%d errors=%s",
+            votes, nodes, needed, others,
+        )  # fmt: skip
+    return votes >= needed
+
+
+def mute_node_lines(redlock: TaskLock) -> TaskLock:
     """Return `redlock`, whose log lines about nodes are left to the node watch from now on."""
     redlock.log = log_event_of_leases
     return redlock

@@ -1,6 +1,7 @@
 """Each script, and what goes without one, against each real server there is.
 
-The simulated node, on which the fast tests of the lock stand, is asked the same.
+They are run by a user who has the documented rights and no others; the tests look at the server as
+its administrator. The in-memory node, on which the fast tests of the lock stand, is asked the same.
 """
 
 from __future__ import annotations
@@ -42,14 +43,13 @@ from celery_redlock.redlock.protocol.scripts import (
     evalsha,
     reserving,
 )
-from celery_redlock.testing import Server
-from tests.support.fakes.fake_clock import FakeClock
-from tests.support.fakes.simulated_node import SimulatedClient, SimulatedNode
+from celery_redlock.testing import MemoryServer, Server
 from tests.support.requirements import REDIS_BINARIES
+from tests.support.rights import give_rights
 
-SIMULATED = Path("simulated")
+IN_MEMORY = Path("in-memory")
 pytestmark = pytest.mark.parametrize(
-    "redis_binary", [*REDIS_BINARIES, pytest.param(SIMULATED, id="simulated")], indirect=True
+    "redis_binary", [*REDIS_BINARIES, pytest.param(IN_MEMORY, id="in-memory")], indirect=True
 )
 
 LOCK, FLOOR, DONE = "redlock:{k}", "redlock:{k}:floor", "redlock:{k}:done:task"
@@ -62,10 +62,16 @@ T = 1_695_123_456_789_012
 
 
 class Node:
-    """One server, asked as a client of the lock asks it."""
+    """One server, asked as a client of the lock asks it.
 
-    def __init__(self, client: redis.Redis) -> None:
+    Args:
+        client: An administrator.
+        locker: The lock's user.
+    """
+
+    def __init__(self, client: redis.Redis, locker: redis.Redis) -> None:
         self.client = client
+        self.locker = locker
 
     def grant(
         self,
@@ -85,9 +91,7 @@ class Node:
 
     def reserve(self, owner: str = "me", ttl: int = TTL) -> GrantReply:
         commands = reserving(LOCK, owner, ttl)
-        if isinstance(self.client, SimulatedClient):
-            return as_reserved(owner.encode(), self.client.execute_each(commands))
-        pipeline = self.client.pipeline(transaction=False)
+        pipeline = self.locker.pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)
         return as_reserved(owner.encode(), pipeline.execute(raise_on_error=False))
@@ -116,7 +120,7 @@ class Node:
         return self._run(RELEASE, keys, owner, token, FLOOR_TTL, keep, DONE_TTL, superseded)
 
     def _run(self, script: Script, keys: tuple[str, ...], *argv: str | int) -> object:
-        return self.client.execute_command(*evalsha(script, keys, *argv))
+        return self.locker.execute_command(*evalsha(script, keys, *argv))
 
     def set_holder(self, owner: str, ttl: int = TTL) -> None:
         self.client.set(LOCK, owner, px=ttl)
@@ -147,12 +151,14 @@ class Node:
 
 
 @pytest.fixture(scope="module")
-def server_of() -> Iterator[Callable[[Path], Server]]:
+def server_of() -> Iterator[Callable[[Path], Server | MemoryServer]]:
     with ExitStack() as stack:
-        started: dict[Path, Server] = {}
+        started: dict[Path, Server | MemoryServer] = {}
 
-        def of(binary: Path) -> Server:
-            if binary not in started:
+        def of(binary: Path) -> Server | MemoryServer:
+            if binary not in started and binary == IN_MEMORY:
+                started[binary] = stack.enter_context(MemoryServer())
+            elif binary not in started:
                 started[binary] = stack.enter_context(Server(binary=binary))
             return started[binary]
 
@@ -160,17 +166,18 @@ def server_of() -> Iterator[Callable[[Path], Server]]:
 
 
 @pytest.fixture
-def node(redis_binary: Path, server_of: Callable[[Path], Server]) -> Iterator[Node]:
-    if redis_binary == SIMULATED:
-        yield Node(SimulatedClient(SimulatedNode(FakeClock().now)))
-        return
+def node(redis_binary: Path, server_of: Callable[[Path], Server | MemoryServer]) -> Iterator[Node]:
     server = server_of(redis_binary)
-    with server.client() as client:
+    with ExitStack() as stack:
+        client = locker = stack.enter_context(server.client())
+        # An in-memory node has no users.
+        if redis_binary != IN_MEMORY:
+            locker = stack.enter_context(server.client(**give_rights(client)))
         client.config_set("maxmemory", "0")
         server.reset()
         for script in ALL:
-            assert client.script_load(script.text) == script.sha
-        yield Node(client)
+            assert locker.script_load(script.text) == script.sha
+        yield Node(client, locker)
 
 
 def assert_lives(node: Node, key: str, ttl: int) -> None:
@@ -861,14 +868,26 @@ def test_the_keys_of_a_lock_share_a_slot(node: Node) -> None:
     assert len({key_slot(key.encode()) for key in (LOCK, FLOOR, DONE)}) == 1
 
 
+def test_a_floor_that_is_too_high_refuses_whoever_would_be_replaced(node: Node) -> None:
+    node.set_floor(T + 2)
+    reply = node.grant("me", T, highest_floor=T + 1)
+    assert isinstance(reply, Busy)
+    assert (node.holder, node.floor) == (None, str(T + 2))
+    assert node.grant("me", T, highest_floor=T + 2) == Granted(T + 3)
+
+
+def test_a_release_without_options_deletes_the_lock(node: Node) -> None:
+    node.grant("me", T)
+    assert node._run(RELEASE, (LOCK, FLOOR), "me", T, FLOOR_TTL) == 1
+    assert (node.holder, node.floor) == (None, str(T + 1))
+
+
 # ---- who hears of a release
 
 
 @pytest.fixture
-def heard(node: Node, redis_binary: Path) -> Iterator[Callable[[], list[bytes]]]:
+def heard(node: Node) -> Iterator[Callable[[], list[bytes]]]:
     """Listen to the lock; what is returned are the messages so far."""
-    if redis_binary == SIMULATED:
-        pytest.skip("nobody listens to a simulated node")
     with node.client.pubsub() as listener:
         listener.subscribe(LOCK)
         assert listener.get_message(timeout=60.0) is not None
@@ -911,8 +930,10 @@ def test_nobody_is_told_of_what_frees_no_lease(
 
 @pytest.mark.parametrize("rights", ["resetchannels", "-publish", "-pubsub"])
 def test_a_release_is_complete_without_the_right_to_tell(
-    node: Node, heard: Callable[[], list[bytes]], rights: str
+    node: Node, heard: Callable[[], list[bytes]], rights: str, redis_binary: Path
 ) -> None:
+    if redis_binary == IN_MEMORY:
+        pytest.skip("an in-memory node has no users, and so no rights")
     node.grant("me", T)
     node.client.execute_command("ACL", "SETUSER", "mute", "on", ">pw", "~*", "+@all", rights)
     try:
@@ -921,7 +942,7 @@ def test_a_release_is_complete_without_the_right_to_tell(
         }  # fmt: skip
         pool = redis.ConnectionPool(node.client.connection_pool.connection_class, **options)
         with redis.Redis(connection_pool=pool) as client:
-            ack = Node(client).release("me", T, marks_done=True)
+            ack = Node(client, client).release("me", T, marks_done=True)
         pool.disconnect()
         assert isinstance(ack, Acknowledged)
         assert ack.was_ours

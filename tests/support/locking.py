@@ -35,7 +35,7 @@ def settle(redlock: Redlock, *hung: int) -> None:
     channel = channel_of(redlock)
 
     def owe_nothing() -> bool:
-        channel._read(0.0)
+        channel._read_owed(0.0)
         return all(
             connection is None or connection.sent == connection.received
             for index, connection in enumerate(channel._connections.by_node)

@@ -29,6 +29,9 @@ DRIFT_FLOOR_MS = 2.0
 """And by this, for the granularity of expiry. Source: the same page's reference libraries."""
 
 
+_NO_REPLY = type(None)
+
+
 class Verdict(Enum):
     """State of an attempt or an extension, by the replies so far."""
 
@@ -87,13 +90,14 @@ def grant_verdict(replies: Sequence[GrantReply | None]) -> Verdict:
     CONTENDED: enough nodes answer, but no owner is known to have a majority: retry.
     """
     nodes = len(replies)
-    quorum = majority(nodes)
+    quorum = nodes // 2 + 1
     kinds = list(map(type, replies))
     if Done in kinds:
         return Verdict.DONE
-    granted, pending = kinds.count(Granted), kinds.count(type(None))
+    granted = kinds.count(Granted)
     if granted >= quorum:
         return Verdict.WON
+    pending = kinds.count(_NO_REPLY)
     if granted + pending >= quorum:
         return Verdict.PENDING
     holders = [reply.holder for reply in replies if isinstance(reply, Busy) and reply.holder]
@@ -164,6 +168,20 @@ def without_majority(replies: Sequence[GrantReply | None]) -> dict[int, Busy]:
     }
 
 
+def could_take_over(replies: Sequence[GrantReply | None], owner: str) -> bool:
+    """Return whether a majority of the nodes is free or held by `owner`, by replies to a look."""
+    wins = [reply for reply in replies if isinstance(reply, Busy) and reply.holder in ("", owner)]
+    return len(wins) >= majority(len(replies))
+
+
+def highest_floor(replies: Iterable[GrantReply | None]) -> int:
+    """Return the highest floor that any node is known to have; 0: none is known."""
+    # Nodes mostly reply alike.
+    distinct = set(replies)
+    granted = [reply.token for reply in distinct if isinstance(reply, Granted)]
+    return max(granted + [reply.floor for reply in distinct if isinstance(reply, Busy)], default=0)
+
+
 def chosen_token(replies: Iterable[GrantReply | None]) -> tuple[int, int]:
     """Return the token of a won attempt, and how many nodes have it as their floor already.
 
@@ -195,12 +213,12 @@ def confirm_verdict(replies: Sequence[AckReply | None], already: int) -> Verdict
         replies: One entry per node; nodes that were not asked count as Failed.
         already: Number of nodes that granted this token and were not asked again.
     """
-    quorum = majority(len(replies))
+    quorum = len(replies) // 2 + 1
     kinds = list(map(type, replies))
-    confirmed, pending = already + kinds.count(Acknowledged), kinds.count(type(None))
+    confirmed = already + kinds.count(Acknowledged)
     if confirmed >= quorum:
         return Verdict.WON
-    if confirmed + pending < quorum:
+    if confirmed + kinds.count(_NO_REPLY) < quorum:
         return Verdict.UNAVAILABLE
     return Verdict.PENDING
 

@@ -48,9 +48,13 @@ class Done(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The node did not answer in time, or answered with an error, or may not vote."""
+    """The node did not answer in time, or answered with an error, or may not vote.
+
+    `is_guarded`: it is up, and waits for its restart guard.
+    """
 
     error: str
+    is_guarded: bool = False
 
 
 class Extended(NamedTuple):

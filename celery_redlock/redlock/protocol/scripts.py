@@ -140,13 +140,27 @@ def looking(lock: str) -> list[tuple[Argument, ...]]:
     return [("GET", lock), ("PTTL", lock)]
 
 
+def looking_closely(lock: str, floor: str, done: str = "") -> list[tuple[Argument, ...]]:
+    """Return the commands of `looking`, and those that read the floor and the node's clock.
+
+    And the remaining time of the done mark if there is to be one.
+    """
+    return [*looking(lock), ("GET", floor), ("TIME",), *([("PTTL", done)] if done else [])]
+
+
 def as_held(raws: list[object]) -> GrantReply:
-    """Parse the raw replies to `looking`: Busy, with '' if the lock is free."""
+    """Parse the raw replies to `looking_closely`: Busy, with '' if the lock is free; or Done."""
     match raws:
-        case [bytes() as holder, int() as pttl]:
-            return Busy(holder.decode(errors="replace"), pttl, 0)
-        case [None, int()]:
-            return Busy("", 0, 0)
+        case [_, _, _, _, int() as left] if left > 0:
+            return Done(left)
+        case [bytes() | None as holder, int() as pttl, bytes() | None as raw_floor, raw_time, *_]:
+            floor = int(raw_floor) if raw_floor and _is_number(raw_floor) else 0
+            floor = floor if floor <= HIGHEST_TOKEN else 0
+            time = as_time(raw_time)
+            age_us = round(time * 1e6) - floor if floor and isinstance(time, float) else None
+            if holder is None:
+                return Busy("", 0, floor)
+            return Busy(holder.decode(errors="replace"), pttl, floor, age_us)
     return Failed(_unexpected(next((raw for raw in raws if isinstance(raw, Exception)), raws)))
 
 

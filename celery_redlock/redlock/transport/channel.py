@@ -8,6 +8,7 @@ skip it, and only releases are still written to it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from celery_redlock.redlock.clock import Clock
@@ -17,7 +18,7 @@ from celery_redlock.redlock.protocol.scripts import Argument
 
 from .connection import ErrorReply, NodeConnection, close_lingering, is_error, pack
 from .connection_set import ConnectionSet
-from .in_flight import InFlightRound, Replies, Reply
+from .in_flight import NOT_ASKED, InFlightRound, Replies, Reply
 from .node import Node
 
 Command = tuple[Argument, ...]
@@ -29,6 +30,8 @@ _LOOKS = 4
 """Reads of unsolicited data before the rest is left for later."""
 _LOOK_S = 1.0
 """A channel that was used and examined this recently is not examined again."""
+_ASK_AGAIN_S = 5.0
+"""Time after which a node is asked again whether it votes, while no quorum does."""
 
 
 class Channel:
@@ -107,18 +110,14 @@ class Channel:
         payload, count, first, replies = (
             in_flight.payload, in_flight.count, in_flight.first, in_flight.replies
         )  # fmt: skip
-        for index, connection in enumerate(self._connections.by_node):
-            if connection is None or index not in among:
-                replies[index] = Failed(self._why_not(index, now))
-                continue
-            first[index] = connection.sent
-            if connection.send(payload, count, now):
-                continue
-            # The socket became blocked, or is not blocked any more.
-            self._connections.poller.register(connection.fd, writing=connection.is_blocked)
-            if connection.closed:
-                replies[index] = Failed(connection.closed)
-                self._connections.drop(index)
+        by_node = self._connections.by_node
+        for index in among:
+            if connection := by_node[index]:
+                first[index] = connection.sent
+                if not connection.send(payload, count, now):
+                    self._heed_blocked(index, connection, in_flight)
+        if NOT_ASKED in first:
+            in_flight.fail_the_rest(lambda index: self._why_not(index, now))
         is_last_look = False
         while not is_decided(replies):
             if is_last_look:
@@ -128,40 +127,71 @@ class Channel:
             # This thread may have been suspended for longer than the timeout, with the replies in
             # its sockets: read once more before any node counts as late.
             is_last_look = now >= deadline
-            self._read(max(0.0, deadline - now), in_flight)
-            now = self._clock.now()
+            now = self._read(max(0.0, deadline - now), in_flight)
         self._used_at = now
 
-    def _read(self, seconds: float, in_flight: InFlightRound[Reply] | None = None) -> bool:
-        """Read what comes within `seconds`, and keep what belongs to `in_flight`.
+    def _heed_blocked(
+        self, index: int, connection: NodeConnection, in_flight: InFlightRound[Reply]
+    ) -> None:
+        """Heed that a socket became blocked, or is not blocked any more, or broke."""
+        self._connections.poller.register(connection.fd, writing=connection.is_blocked)
+        if connection.closed:
+            in_flight.replies[index] = Failed(connection.closed)
+            self._connections.drop(index)
 
-        Returns:
-            Whether any socket was ready; then there may be more to read.
-        """
+    def _read(self, seconds: float, in_flight: InFlightRound[Reply]) -> float:
+        """Read what comes within `seconds`; keep what belongs to `in_flight`; return the time."""
         ready = self._connections.poller.wait(seconds)
         now = self._clock.now()
+        index_of, by_node = self._connections.index_of, self._connections.by_node
+        first, known, replies = in_flight.first, in_flight.known, in_flight.replies
+        for fd in ready:
+            index = index_of[fd]
+            connection = by_node[index]
+            if connection is None:
+                continue
+            data = connection.read()
+            # Nodes mostly reply alike: then these bytes are known to be the round's replies.
+            if (
+                data in known
+                and connection.received == first[index]
+                and connection.is_between_replies
+            ):
+                connection.received += in_flight.count
+                replies[index] = known[data]
+            else:
+                self._read_from(index, connection, data, now, in_flight)
+        return now
+
+    def _read_owed(self, now: float) -> bool:
+        """Read what has arrived; return whether there may be more."""
+        ready = self._connections.poller.wait(0.0)
         for fd in ready:
             index = self._connections.index_of[fd]
             if connection := self._connections.by_node[index]:
-                self._read_from(index, connection, now, in_flight)
+                self._read_from(index, connection, connection.read(), now, None)
         return bool(ready)
 
     def _read_from(
         self,
         index: int,
         connection: NodeConnection,
+        data: bytes,
         now: float,
         in_flight: InFlightRound[Reply] | None,
     ) -> None:
-        was_blocked = connection.is_blocked
+        was_blocked, was_between = connection.is_blocked, connection.is_between_replies
         if was_blocked:
             connection.flush()
         first = connection.received
-        raws = connection.receive(now)
+        raws = connection.parse(data, now)
         if ErrorReply in map(type, raws):
             self._heed_errors(index, connection, first, raws, now, in_flight)
-        if in_flight:
+            was_between = False
+        if in_flight and connection.received > in_flight.first[index]:
             in_flight.take(index, first, raws)
+            if was_between and connection.is_between_replies:
+                in_flight.know(index, first, data)
         is_babbling = connection.received > connection.sent and connection.refuse_surplus()
         if connection.closed:
             self._connections.drop(index)
@@ -194,19 +224,30 @@ class Channel:
 
         Suspects are among them only if there is no quorum without them.
         """
-        now = self._clock.now()
-        return self._without_suspects(
-            [
-                index
-                for index, connection in enumerate(self._connections.by_node)
-                if connection and connection.votes_from <= now
-            ],
-            now,
-        )
+        return self._trusted(self._clock.now())
 
     def holders(self) -> Sequence[int]:
         """Return the nodes to extend on: the voters, and those inside their restart guard."""
-        return self._without_suspects(self.everyone(), self._clock.now())
+        return self._trusted(math.inf)
+
+    def _trusted(self, votes_by: float) -> Sequence[int]:
+        """Return the connected nodes that vote by a time, suspects only if a quorum needs them."""
+        lately = self._clock.now() - self._node_timeout
+        trusted = [
+            index
+            for index, connection in enumerate(self._connections.by_node)
+            if connection
+            and connection.votes_from <= votes_by
+            and not connection.is_blocked
+            and (connection.sent == connection.received or connection.owed_since >= lately)
+        ]
+        if len(trusted) >= self.quorum:
+            return trusted
+        return [
+            index
+            for index, connection in enumerate(self._connections.by_node)
+            if connection and connection.votes_from <= votes_by
+        ]
 
     def everyone(self) -> list[int]:
         """Return all connected nodes: releases go to suspects as well."""
@@ -230,28 +271,17 @@ class Channel:
             not connection.closed and connection.received < sent for connection, sent in owing
         )
 
-    def _without_suspects(self, indices: list[int], now: float) -> list[int]:
-        lately = now - self._node_timeout
-        trusted = [
-            index
-            for index in indices
-            if (connection := self._connections.by_node[index])
-            and not connection.is_blocked
-            and (connection.sent == connection.received or connection.owed_since >= lately)
-        ]
-        return trusted if len(trusted) >= self.quorum else indices
-
-    def _why_not(self, index: int, now: float) -> str:
+    def _why_not(self, index: int, now: float) -> Failed:
         connection = self._connections.by_node[index]
         if self._unconnected:
-            return self._unconnected
+            return Failed(self._unconnected)
         if connection is None:
-            return self.nodes[index].error or "not connected yet"
+            return Failed(self.nodes[index].error or "not connected yet")
         if connection.closed:
-            return connection.closed
+            return Failed(connection.closed)
         if connection.votes_from > now:
-            return guarded(connection.votes_from - now)
-        return "skipped: it owes replies"
+            return Failed(guarded(connection.votes_from - now), is_guarded=True)
+        return Failed("skipped: it owes replies")
 
     # ---- making and mending connections
 
@@ -271,7 +301,7 @@ class Channel:
         self._connections.adopt()
         # The end of a connection comes after the replies that it still owed.
         for _ in range(_LOOKS):
-            if not self._read(0.0):
+            if not self._read_owed(now):
                 break
         for index, connection in enumerate(self._connections.by_node):
             if not connection:
@@ -282,9 +312,24 @@ class Channel:
                 connection.fail("another server has its address now")
             if connection.closed:
                 self._connections.drop(index)
+        self._drop_guarded(now)
         if None in self._connections.by_node:
             longest = self._connect_timeout
             self._connections.mend(now, longest if patience is None else min(patience, longest))
+
+    def _drop_guarded(self, now: float) -> None:
+        """While no quorum votes, ask guarded nodes again: an operator may have admitted them."""
+        connections = self._connections.by_node
+        if sum(one is not None and one.votes_from <= now for one in connections) >= self.quorum:
+            return
+        for index, one in enumerate(connections):
+            if (
+                one
+                and one.votes_from > now
+                and one.identified_at <= now - _ASK_AGAIN_S
+                and one.sent == one.received
+            ):
+                self._connections.drop(index)
 
     def introduce(self) -> None:
         """Wait until every node has been tried."""

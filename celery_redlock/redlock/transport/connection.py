@@ -79,12 +79,13 @@ class NodeConnection:
 
     Replies come in the order of the commands, so the number of a reply identifies its command. Of
     `sent` commands, the last ``sent - received`` still owe a reply. `is_blocked`: bytes wait here
-    because the socket did not accept them. `run_id`: the server at the other end.
+    because the socket did not accept them. `is_between_replies`: what is read next begins a reply,
+    and nothing is blocked. `run_id`: the server at the other end, `identified_at`: when it was
+    asked, seconds on the clock.
     """
 
     __slots__ = (
         "_connection",
-        "_is_between_replies",
         "_is_tls",
         "_on_end",
         "_outbox",
@@ -95,6 +96,8 @@ class NodeConnection:
         "_unfinished",
         "closed",
         "fd",
+        "identified_at",
+        "is_between_replies",
         "is_blocked",
         "owed_since",
         "received",
@@ -106,6 +109,7 @@ class NodeConnection:
     def __init__(self, connection: Connection, votes_from: float, on_end: OnEnd) -> None:
         self.votes_from = votes_from
         self.run_id: str | None = None
+        self.identified_at = 0.0
         self._connection = connection
         self._on_end = on_end
         # redis-py has no public way to the socket; this attribute is the same from 5.2 to 8.
@@ -115,7 +119,7 @@ class NodeConnection:
         self._is_tls = isinstance(self._socket, ssl.SSLSocket)
         self._outbox = bytearray()
         self._tail = b"\n"
-        self._is_between_replies = False
+        self.is_between_replies = False
         self._unfinished = 0
         self._reloaded = 0
         self.is_blocked = False
@@ -131,9 +135,9 @@ class NodeConnection:
         Returns:
             Whether the socket accepted all of it.
         """
-        if self.sent == self.received:
+        if (sent := self.sent) == self.received:
             self.owed_since = now
-        self.sent += requests
+        self.sent = sent + requests
         if self.is_blocked:
             self._outbox += payload
             self.flush()
@@ -149,6 +153,7 @@ class NodeConnection:
             return True
         self._outbox += payload[taken:]
         self.is_blocked = True
+        self.is_between_replies = False
         return False
 
     def flush(self) -> None:
@@ -168,9 +173,12 @@ class NodeConnection:
 
         From a server that sends without end only a part is read; the caller has to disconnect.
         """
-        data = self._read()
+        return self.parse(self.read(), now)
+
+    def parse(self, data: bytes, now: float) -> list[object]:
+        """Return the replies that `data`, which was just read, and what follows it complete."""
         # Mostly one reply that needs no parser.
-        if self._is_between_replies and self.received < self.sent and (one := _ordinary(data)):
+        if self.is_between_replies and self.received < self.sent and (one := _ordinary(data)):
             self.received += 1
             self.owed_since = now
             digit, token = one.groups()
@@ -183,7 +191,9 @@ class NodeConnection:
             self.received += len(raws)
             self.owed_since = now
         # While a reply is owed, the parser may have a part of it.
-        self._is_between_replies = self.received == self.sent and self._is_parser_empty()
+        self.is_between_replies = (
+            self.received == self.sent and not self.is_blocked and self._is_parser_empty()
+        )
         return raws
 
     def _is_parser_empty(self) -> bool:
@@ -201,22 +211,22 @@ class NodeConnection:
 
     def hear(self) -> list[object]:
         """Return what has arrived on a connection that is only subscribed, without blocking."""
-        return self._parse_at_most(self._read(), _MOST_MESSAGES)
+        return self._parse_at_most(self.read(), _MOST_MESSAGES)
 
     def _parse_at_most(self, data: bytes, enough: int) -> list[object]:
         """Return the replies that `data`, and what comes after it, completes."""
         raws: list[object] = []
-        while data and self._parse(data, raws):
+        while data and self._feed(data, raws):
             # A plain socket that returned less than requested is empty; a TLS socket may buffer
             # data that poll does not see.
             if len(raws) >= enough or (len(data) < _READ_SIZE and not self._is_tls):
                 break
-            data = self._read()
+            data = self.read()
         if len(raws) >= enough:
             self.fail(_SURPLUS, blames_node=True)
         return raws
 
-    def _read(self) -> bytes:
+    def read(self) -> bytes:
         """Return the data in the socket; empty if there is none now, or ever again."""
         try:
             data = self._socket.recv(_READ_SIZE)
@@ -229,7 +239,7 @@ class NodeConnection:
             self.fail("the server closed the connection")
         return data
 
-    def _parse(self, data: bytes, raws: list[object]) -> bool:
+    def _feed(self, data: bytes, raws: list[object]) -> bool:
         """Append the replies that `data` completes; return whether all were valid."""
         seen = self._tail + data
         self._tail = seen[-_TAIL_SIZE:]

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 
 from celery_redlock.redlock.clock import Clock
 from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.redlock.protocol.run_notes import as_admitted, reading
 from celery_redlock.redlock.protocol.scripts import ALL, Argument
 
 from .connection import ErrorReply, NodeConnection, pack
@@ -24,11 +25,13 @@ class Server(NamedTuple):
         run_id: Run id, which changes with each start.
         uptime: Seconds since its start, as INFO has it.
         answered_at: Time after its reply, seconds on the clock.
+        admitted: Run id of the server that an operator has declared new; '': none.
     """
 
     run_id: str
     uptime: str
     answered_at: float
+    admitted: str = ""
 
 
 class Handshake:
@@ -38,12 +41,14 @@ class Handshake:
         name: The node's name.
         clock: Time.
         timeout: Longest wait for an answer, seconds.
+        prefix: Prefix of the key of the note; None: it is not read.
     """
 
-    def __init__(self, name: str, clock: Clock, timeout: float) -> None:
+    def __init__(self, name: str, clock: Clock, timeout: float, prefix: str | None = None) -> None:
         self._name = name
         self._clock = clock
         self._timeout = timeout
+        self._prefix = prefix
 
     def identify(self, connection: NodeConnection) -> Server:
         """Load the scripts; return the identity of the server.
@@ -53,8 +58,10 @@ class Handshake:
             ConnectionError: The server did not answer, or answered with an error.
         """
         # In one write, since a busy interpreter may delay each further step.
-        questions = [("INFO", "server"), ("INFO", "replication")]
-        server, replication, *_ = self._ask(connection, [*questions, *(one.loading for one in ALL)])
+        questions = [("INFO", "server"), ("INFO", "replication"), *(one.loading for one in ALL)]
+        note = [] if self._prefix is None else [reading(self._prefix)]
+        raws = self._exchange(connection, [*questions, *note])
+        server, replication, *_ = _without_errors(raws[: len(questions)])
         # After the reply, which may have been delayed: its uptime is older than that.
         answered_at = self._clock.now()
         info = dict(_info(server)) | dict(_info(replication))
@@ -68,7 +75,8 @@ class Handshake:
         # Valkey 9.1 calls it server_mode.
         if "cluster" in (info.get("redis_mode"), info.get("server_mode")):
             self._check_cluster(connection)
-        return Server(info["run_id"], info["uptime_in_seconds"], answered_at)
+        admitted = as_admitted(raws[-1]) if note else ""
+        return Server(info["run_id"], info["uptime_in_seconds"], answered_at, admitted)
 
     def _ask(
         self, connection: NodeConnection, commands: Sequence[tuple[Argument, ...]]
@@ -77,6 +85,16 @@ class Handshake:
 
         Raises:
             ConnectionError: A reply is an error, or did not come in time.
+        """
+        return _without_errors(self._exchange(connection, commands))
+
+    def _exchange(
+        self, connection: NodeConnection, commands: Sequence[tuple[Argument, ...]]
+    ) -> list[object]:
+        """Return the server's replies to `commands`, of which some may be errors.
+
+        Raises:
+            ConnectionError: A reply did not come in time.
         """
         now = self._clock.now()
         deadline = now + self._timeout
@@ -94,9 +112,6 @@ class Handshake:
         connection.refuse_surplus()
         if connection.closed:
             raise ConnectionError(connection.closed)
-        for raw in raws:
-            if isinstance(raw, ErrorReply):
-                raise ConnectionError(str(raw))
         return raws
 
     def _check_cluster(self, connection: NodeConnection) -> None:
@@ -112,6 +127,13 @@ class Handshake:
                 f"node {self._name} is in cluster mode and serves {mine} of {_SLOTS} slots: it "
                 "would refuse the other keys; name independent masters outside a cluster"
             )
+
+
+def _without_errors(raws: list[object]) -> list[object]:
+    for raw in raws:
+        if isinstance(raw, ErrorReply):
+            raise ConnectionError(str(raw))
+    return raws
 
 
 def _info(raw: object) -> Iterator[tuple[str, str]]:

@@ -12,8 +12,10 @@ from .connection import NodeConnection
 
 Reply = TypeVar("Reply")
 Replies = list[Reply | Failed | None]
-_NOT_ASKED = sys.maxsize
+NOT_ASKED = sys.maxsize
 """Number of the first reply of a node that was not asked: no reply ever has it."""
+_LONGEST_KNOWN = 4096
+"""Bytes; far below what one read returns, so that they are all that was read."""
 
 
 class InFlightRound(Generic[Reply]):
@@ -24,6 +26,7 @@ class InFlightRound(Generic[Reply]):
         count: Number of commands in it.
         replies: Parsed reply of each node; None: it has not answered.
         first: Number of each node's first reply to this round.
+        known: Reply by the bytes that were all of a node's replies to this round.
     """
 
     __slots__ = (
@@ -34,6 +37,7 @@ class InFlightRound(Generic[Reply]):
         "_repeated",
         "count",
         "first",
+        "known",
         "payload",
         "replies",
     )  # fmt: skip
@@ -44,12 +48,13 @@ class InFlightRound(Generic[Reply]):
         self.payload = payload
         self.count = count
         self.replies: Replies[Reply] = [None] * nodes
-        self.first = [_NOT_ASKED] * nodes
+        self.first = [NOT_ASKED] * nodes
+        self.known: dict[bytes, Reply | Failed | None] = {}
         self._parse = parse
         self._parsed_raws: list[object] | None = None
         self._parsed: Reply | None = None
         self._raws: dict[int, list[object]] = {}
-        self._repeated: set[int] = set()
+        self._repeated: list[int] = []
 
     def take(self, index: int, number: int, raws: list[object]) -> None:
         """Keep the replies of a node that belong to this round; `number` is that of the first.
@@ -69,15 +74,26 @@ class InFlightRound(Generic[Reply]):
             self._parsed_raws = raws
         self.replies[index] = self._parsed
 
+    def know(self, index: int, number: int, data: bytes) -> None:
+        """Note that `data`, of which reply `number` was the first, was all the node's replies."""
+        if number == self.first[index] and len(data) <= _LONGEST_KNOWN:
+            self.known[data] = self.replies[index]
+
+    def fail_the_rest(self, why: Callable[[int], Failed]) -> None:
+        """Fail the nodes that were not asked, each as `why` returns."""
+        for index, number in enumerate(self.first):
+            if number == NOT_ASKED:
+                self.replies[index] = why(index)
+
     def repeat(self, index: int, number: int, connection: NodeConnection, now: float) -> None:
         """Repeat the request once, if reply `number` is to this round: the scripts were lost."""
         if number < self.first[index]:
             return
         if index in self._repeated:
             self.replies[index] = Failed("it keeps forgetting its scripts")
-            self.first[index] = _NOT_ASKED
+            self.first[index] = NOT_ASKED
             return
-        self._repeated.add(index)
+        self._repeated.append(index)
         self._raws.pop(index, None)
         self.first[index] = connection.sent
         connection.send(self.payload, self.count, now)

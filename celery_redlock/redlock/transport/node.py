@@ -31,6 +31,8 @@ class Node:
         connect_timeout: Longest time for a connection attempt and for each step of it, seconds.
         guard_s: Time after the server's start during which it does not vote, seconds; 0.0: none.
         observe: Called with NodeUp, NodeDown and NodeRefuses when the node's state changes.
+        admitted_s: The same for a server that an operator has declared new, seconds.
+        prefix: Prefix of the keys of the node's notes about its servers; '': they are not read.
 
     Raises:
         ConfigurationError: The URL is not valid.
@@ -43,6 +45,8 @@ class Node:
         connect_timeout: float,
         guard_s: float,
         observe: Callable[[Event], None],
+        admitted_s: float = 0.0,
+        prefix: str = "",
     ) -> None:
         self.clock = clock
         self.observe = observe
@@ -53,8 +57,10 @@ class Node:
         self.peers: tuple[Node, ...] = ()
         self.retry_at = 0.0
         self._connector = redis_py.Connector(url, self.name, connect_timeout)
-        self._handshake = Handshake(self.name, clock, self._connector.timeout)
-        self._guard = RestartGuard(self.name, clock, guard_s)
+        # Without a guard there is nothing to shorten.
+        noted = prefix if guard_s else None
+        self._handshake = Handshake(self.name, clock, self._connector.timeout, noted)
+        self._guard = RestartGuard(self.name, clock, guard_s, admitted_s)
         self._failures = 0
         self._refused_at = self._blamed_at = -math.inf
         self._announced: str | None = None
@@ -74,8 +80,9 @@ class Node:
         try:
             redis_connection.connect()
             connection = NodeConnection(redis_connection, math.inf, self._ended)
-            connection.votes_from = self._accept(self._handshake.identify(connection))
-            connection.run_id = self.run_id
+            server = self._handshake.identify(connection)
+            connection.votes_from = self._accept(server)
+            connection.run_id, connection.identified_at = self.run_id, server.answered_at
         except redis_py.ERRORS as error:
             redis_connection.disconnect()
             self.failed(str(error))

@@ -92,6 +92,12 @@ class FakeRedlock:
         if owner == lease.owner and ends > self.clock.now():
             self.nodes.held[lease.key] = owner, self.clock.now() + keep
 
+    def look(self, key: str) -> LockHeld | None:
+        self._ask(key, "look at")
+        now = self.clock.now()
+        owner, ends = self.nodes.held.get(key, ("", 0.0))
+        return LockHeld(key, holder_of(owner), ends - now, owner=owner) if ends > now else None
+
     def _ask(self, key: str, action: str) -> None:
         if not self.nodes.is_up:
             raise self._unavailable(key, action)

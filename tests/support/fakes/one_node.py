@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from celery_redlock.redlock import Lease, Redlock
+from celery_redlock.redlock import Lease
 from celery_redlock.redlock.acquisition import OnAttempt
 from celery_redlock.redlock.errors import AlreadyDone, LockHeld, QuorumUnavailable
 from celery_redlock.redlock.lease import holder_of, new_owner
+from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.redlock.waiters import OnWait
 
 from .fake_clock import FakeClock
@@ -25,7 +26,7 @@ class _NoKeeper:
         pass
 
 
-class OneNode(Redlock):
+class OneNode(TaskLock):
     """Grants at once, or refuses at once: nothing expires unless the clock is moved.
 
     Attributes:
@@ -56,8 +57,15 @@ class OneNode(Redlock):
 
     def acquire(
         self, key: str, ttl: float = 30.0, *, wait: float | None = None, label: str | None = None,
+        **_: Any,
+    ) -> Lease:  # fmt: skip
+        return self.acquire_for_task(key, ttl, wait=wait, label=label)
+
+    def acquire_for_task(
+        self, key: str, ttl: float = 30.0, *, wait: float | None = None, label: str | None = None,
         publication: str = "", supersedes: str | None = None, unless_done: str | None = None,
         on_attempt: OnAttempt | None = None, on_wait: OnWait | None = None,
+        is_successor: bool = False,
     ) -> Lease:  # fmt: skip
         until = self.clock.now() + (wait or 0.0)
         while True:
@@ -100,12 +108,12 @@ class OneNode(Redlock):
         if done:
             done.encode()
             self.done.add((lease.key, done))
-        self.drop(lease.key, lease.owner)
+        self.release_owner(lease.key, lease.owner)
 
     def mark_done(self, key: str, label: str) -> None:
         self.done.add((key, label))
 
-    def drop(self, key: str, owner: str) -> bool:
+    def release_owner(self, key: str, owner: str) -> bool:
         self._ask(key, "release", owner)
         stood = self.owner_of(key) == owner
         if stood:

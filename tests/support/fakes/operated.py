@@ -56,7 +56,9 @@ class Reporting(Peer):
             "connected_clients": "2",
             "maxclients": "10000",
         }
-        self.conf = {"appendonly": "yes", "appendfsync": "always"}
+        self.conf = {
+            "appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no",
+        }  # fmt: skip
         self.rights: Any = [b"flags", [b"on"], b"commands", b"-@all +get"]
         self.refused: dict[str, str] = {}
 
@@ -121,7 +123,7 @@ class Operated(Network):
         patch.setattr(node_set, "DirectConnection", Direct)
         patch.setattr(node_set, "packed", lambda commands: commands)
         patch.setattr(node_status, "SystemClock", lambda: self)
-        patch.setattr(targets, "Redlock", lambda urls, **options: self.redlock(**options))
+        patch.setattr(targets, "TaskLock", lambda urls, **options: self.redlock(**options))
 
     def __getitem__(self, number: int) -> Reporting:
         return self._reporting[number]

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from celery_redlock.redlock import Redlock
 from celery_redlock.redlock.clock import Clock
 from celery_redlock.redlock.protocol.quorum import majority
 from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.protocol.scripts import ALL, lock_keys
+from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.redlock.threads import dispatch
 from celery_redlock.redlock.transport.channel import Channel, Command
 from celery_redlock.redlock.transport.in_flight import Replies, Reply
@@ -182,14 +182,14 @@ class Network:
 
     # ---- clients
 
-    def redlock(self, clock: Clock | None = None, **options: Any) -> Redlock:
+    def redlock(self, clock: Clock | None = None, **options: Any) -> TaskLock:
         """Return a client of these nodes, whose keeper renews only in `redlock.keeper.tick()`."""
         self._patch.setattr(dispatch, "start_thread", lambda run, name: None)
         # Nobody hears of releases: a wait is a pause of this clock.
         self._patch.setattr(Waiters, "start", lambda self: False)
-        self._patch.setattr("celery_redlock.redlock.lock.Channel", self._new_channel)
+        self._patch.setattr("celery_redlock.redlock.parts.Channel", self._new_channel)
         urls = [f"redis://node-{number}" for number in range(len(self.nodes))]
-        return Redlock(urls, clock=clock or self, **options)
+        return TaskLock(urls, clock=clock or self, **options)
 
     def _new_channel(
         self, nodes: Sequence[Node], clock: Clock, node_timeout: float, connect_timeout: float

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from celery_redlock.config.app_lock import is_enabled, new_redlock, redlock_of
-from celery_redlock.config.settings import settings_from
+from celery_redlock.config.settings import KNOWN_SETTINGS, settings_from
 from celery_redlock.redlock.errors import ConfigurationError
 from tests.support.processes.project import celery_to_itself
 
@@ -68,3 +70,37 @@ def test_once_there_is_a_lock_the_switch_is_found_at_once_and_still_works(
     bare.conf.redlock_enabled = not enabled
     redlock_of(bare)
     assert is_enabled(bare) is not enabled
+
+
+_URLS = st.one_of(
+    st.builds("redis://{}".format, st.text("/:@[]?=&#%.019 aé\0\ud800", max_size=20)),
+    st.builds(
+        "redis://host:1?{}={}".format,
+        st.sampled_from(["db", "protocol", "password", "socket_timeout", "client_name", "retry"]),
+        st.text(max_size=4) | st.integers().map(str),
+    ),
+)
+_ANYTHING = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.just(10**400), st.floats(), st.decimals(),
+    st.text(max_size=5), st.binary(max_size=4), st.lists(st.integers(), max_size=2),
+    st.just(object()),
+)  # fmt: skip
+
+
+@given(
+    nodes=st.lists(_URLS, min_size=1, max_size=1) | st.lists(_URLS, min_size=3, max_size=3),
+    name=st.sampled_from(sorted(KNOWN_SETTINGS)),
+    value=_ANYTHING,
+)
+@settings(max_examples=200)
+def test_any_settings_make_a_lock_or_are_refused(
+    nodes: list[str], name: str, value: object
+) -> None:
+    try:
+        redlock = new_redlock(settings_from({"redlock_nodes": nodes, name: value}))
+    except ConfigurationError as error:
+        # What, where and how to mend it, whatever the value is.
+        assert "redlock_" in str(error) or "node" in str(error)  # noqa: PT017
+        str(error).encode("utf-8", "surrogatepass")
+    else:
+        redlock.close()

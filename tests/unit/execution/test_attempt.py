@@ -110,6 +110,31 @@ def test_a_reserved_message_does_not_supersede_a_running_one(
     assert node.owner_of("t") == HOLDER
 
 
+@pytest.mark.parametrize(
+    ("request_", "reserved", "looks_first"),
+    [({}, "t", False), ({"retries": 1}, "t", True), ({"retries": 1}, "t:7", False)],
+)
+def test_only_a_retry_with_the_lock_looks_first_whether_it_has_it_yet(
+    new_attempt: NewAttempt,
+    node: OneNode,
+    monkeypatch: pytest.MonkeyPatch,
+    request_: dict[str, Any],
+    reserved: str,
+    looks_first: bool,
+) -> None:
+    asked: list[bool] = []
+    acquire = node.acquire_for_task
+
+    def note(*args: Any, is_successor: bool = False, **how: Any) -> Lease:
+        asked.append(is_successor)
+        return acquire(*args, **how)
+
+    monkeypatch.setattr(node, "acquire_for_task", note)
+    options = {"lock_lifetime": "until_executed"}
+    new_attempt(options, {HEADER: [reserved, OWN_RESERVATION]}, **request_).acquire()
+    assert asked == [looks_first]
+
+
 # --- how long it waits ----------------------------------------------------------------------------
 
 
@@ -281,8 +306,8 @@ def test_a_released_lease_leaves_no_owner(new_attempt: NewAttempt, node: OneNode
 class Striking(OneNode):
     """Grants, and is interrupted by a time limit before it returns the lease."""
 
-    def acquire(self, *args: Any, **how: Any) -> Lease:
-        super().acquire(*args, **how)
+    def acquire_for_task(self, *args: Any, **how: Any) -> Lease:
+        super().acquire_for_task(*args, **how)
         raise SoftTimeLimitExceeded
 
 

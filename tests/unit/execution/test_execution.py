@@ -160,9 +160,9 @@ class Struck(OneNode):
         super().__init__()
         self._grants = grants
 
-    def acquire(self, *args: Any, **how: Any) -> Lease:
+    def acquire_for_task(self, *args: Any, **how: Any) -> Lease:
         if self._grants:
-            super().acquire(*args, **how)
+            super().acquire_for_task(*args, **how)
         raise SoftTimeLimitExceeded
 
 

@@ -19,7 +19,7 @@ from celery_redlock.messages.reservation import HEADER, Reservation
 from tests.support.fakes.forged import HOLDER, WAITING, NewTask, message_of
 from tests.support.fakes.one_node import OneNode
 
-HELD = LockHeld("t", "holder@host", 20.0, owner=HOLDER)
+HELD = LockHeld("t", "holder@host", 20.0, held_since=970.5, owner=HOLDER)
 NONCE = "0123456789abcdef"
 NewMessage = Callable[..., Message]
 
@@ -61,13 +61,35 @@ def monitored(new_task: NewTask) -> Any:
 # --- a conflict is announced ----------------------------------------------------------------------
 
 
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no call have been dropped lately."""
+    monkeypatch.setattr(outcomes, "_drops", {})
+
+
+@pytest.mark.parametrize("policy", ["skip", "complete"])
+def test_a_call_that_is_dropped_is_a_warning_now_and_then(
+    new_task: NewTask, log: Any, policy: str
+) -> None:
+    message = message_of(new_task(lock_on_conflict=policy))
+    for _ in range(3):
+        outcomes.announce(message, HELD, policy)
+    assert [level for level, _ in log()] == ["WARNING", "INFO", "INFO"]
+
+
+@pytest.mark.parametrize("policy", ["raise", "wait", "reschedule", "coalesce"])
+def test_a_call_that_is_not_dropped_is_no_warning(new_task: NewTask, log: Any, policy: str) -> None:
+    outcomes.announce(message_of(new_task(lock_on_conflict=policy)), HELD, policy)
+    assert [level for level, _ in log()] == ["INFO"]
+
+
 def test_a_conflict_is_one_line_that_names_the_holder(new_task: NewTask, log: Any) -> None:
     outcomes.announce(message_of(new_task()), HELD, "skip")
     line = (
         "lock conflict key=t task=t task_id=task-1 holder_task_id=holder holder_host=host "
         "remaining_s=20.000 becomes=skip"
     )
-    assert log() == [("INFO", line)]
+    assert log() == [("WARNING", line)]
 
 
 def test_receivers_of_a_conflict_get_the_task_and_the_error(
@@ -108,7 +130,8 @@ def test_a_skipped_execution_stores_what_get_raises(new_task: NewTask) -> None:
         outcomes.store_skipped(message_of(task), HELD)
     stored = task.AsyncResult("task-1")
     assert stored.state == "REVOKED"
-    assert stored.result.args == caught.value.duplicate.args == ("t", "holder", 20.0)
+    assert stored.result.args == caught.value.duplicate.args
+    assert stored.result.args == ("t", "holder", 20.0, task.name, "host", 970.5)
 
 
 @pytest.mark.parametrize(

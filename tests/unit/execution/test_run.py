@@ -13,16 +13,17 @@ from celery_redlock.config.options import lock_options
 from celery_redlock.execution.run import Run, Successor
 from celery_redlock.execution.running import executions
 from celery_redlock.messages.headers import PUBLICATION_HEADER
-from celery_redlock.redlock import Lease, LockHeld, QuorumUnavailable, Redlock
+from celery_redlock.redlock import Lease, LockHeld, QuorumUnavailable
 from celery_redlock.redlock.errors import AlreadyDone, LeaseLost
 from celery_redlock.redlock.lease import new_owner
+from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.worker.signal_handlers import _on_postrun
 
 NONCE = "0123456789abcdef"
 OWN = new_owner("task-1", publication=NONCE)
 
 
-class Nodes(Redlock):
+class Nodes(TaskLock):
     """Takes down what is asked of the nodes; the first release may be struck by a time limit."""
 
     def __init__(self, *, struck: bool = False) -> None:
@@ -48,7 +49,7 @@ class Nodes(Redlock):
         self.reserved.append(how)
         return Lease(key, how["owner"], 2, 30_000, self.clock.now() + ttl, self.clock)
 
-    def acquire(
+    def acquire_for_task(
         self, key: str, ttl: float = 30.0, *, supersedes: str | None = None, **_: Any
     ) -> Lease:
         if self.answer and getattr(self.answer, "owner", "") != supersedes:

@@ -34,9 +34,9 @@ class Recorder(OneNode):
         super().__init__()
         self.acquired: list[str] = []
 
-    def acquire(self, key: str, *args: Any, **kwargs: Any) -> Lease:
+    def acquire_for_task(self, key: str, *args: Any, **kwargs: Any) -> Lease:
         self.acquired.append(key)
-        return super().acquire(key, *args, **kwargs)
+        return super().acquire_for_task(key, *args, **kwargs)
 
 
 @pytest.fixture

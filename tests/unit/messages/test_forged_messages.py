@@ -74,7 +74,11 @@ def test_a_body_that_calls_itself_stays_under_its_lock(
     class Both(SingletonTask, Below):
         abstract = True
 
-    bases = {"SingletonTask": SingletonTask, "own __call__": Above, "own __call__ below": Both}
+    bases: dict[str, Any] = {
+        "SingletonTask": SingletonTask,
+        "own __call__": Above,
+        "own __call__ below": Both,
+    }
     seen: list[Any] = []
 
     @app.task(bind=True, base=bases[base], name="t", lock_key=[])

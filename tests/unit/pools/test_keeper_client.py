@@ -18,8 +18,9 @@ from celery_redlock.pools import pool_process
 from celery_redlock.pools.keeper_client import CALL, KeeperClient
 from celery_redlock.pools.lease_record import Attempt, LeaseRecord
 from celery_redlock.pools.lease_table import ROWS, Phase, SharedLeaseTable
-from celery_redlock.redlock import Lease, LockHeld, Redlock
+from celery_redlock.redlock import Lease, LockHeld
 from celery_redlock.redlock.lease import new_owner
+from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.fake_clock import FakeClock
 from tests.support.faults.strikes import strikes
 
@@ -70,7 +71,7 @@ def pipe() -> Iterator[Pipe]:
 
 
 def new_client(table: SharedLeaseTable, pipe: Pipe, index: int = 3) -> KeeperClient:
-    redlock = cast(Redlock, SimpleNamespace(clock=FakeClock(0.0)))
+    redlock = cast(TaskLock, SimpleNamespace(clock=FakeClock(0.0)))
     client = KeeperClient(pipe.writing, table, index, redlock, lambda: None)
     vars(client._watch)["add"] = lambda lease: None  # it has a thread
     return client

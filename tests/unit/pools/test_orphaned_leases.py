@@ -9,13 +9,14 @@ import pytest
 
 from celery_redlock.pools.lease_record import LeaseRecord
 from celery_redlock.pools.orphaned_leases import PROVISIONAL_S, HeldLease, OrphanedLeases
-from celery_redlock.redlock import Lease, QuorumUnavailable, Redlock
+from celery_redlock.redlock import Lease, QuorumUnavailable
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.release import DONE_S
+from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.fake_clock import FakeClock
 
 
-class Nodes(Redlock):
+class Nodes(TaskLock):
     """A lock that notes the key that stays, the done mark and its ttl, of each release."""
 
     def __init__(self, clock: FakeClock) -> None:

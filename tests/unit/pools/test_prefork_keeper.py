@@ -20,14 +20,15 @@ from celery_redlock.pools import interrupt
 from celery_redlock.pools.keeper_client import KeeperClient
 from celery_redlock.pools.lease_table import Phase
 from celery_redlock.pools.prefork_keeper import PreforkKeeper
-from celery_redlock.redlock import Lease, QuorumUnavailable, Redlock
+from celery_redlock.redlock import Lease, QuorumUnavailable
 from celery_redlock.redlock.lease import new_owner
+from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.fake_clock import FakeClock
 
 URLS = ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"]
 
 
-class Nodes(Redlock):
+class Nodes(TaskLock):
     """A lock that notes what is kept and released; the first releases may fail."""
 
     def __init__(self, clock: FakeClock) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from celery_redlock.redlock.defaults import NODE_TIMEOUT_S
 from celery_redlock.redlock.errors import (
     AlreadyDone,
     ConfigurationError,
@@ -16,9 +17,10 @@ from celery_redlock.redlock.errors import (
     QuorumUnavailable,
 )
 from celery_redlock.redlock.events import Acquired, Event, Refused
-from celery_redlock.redlock.lease import is_reservation, new_owner, task_of
+from celery_redlock.redlock.lease import is_reservation, new_owner, publication_of, task_of
 from celery_redlock.redlock.protocol.quorum import DRIFT_FACTOR, DRIFT_FLOOR_MS
 from celery_redlock.redlock.transport.pool import Loan
+from celery_redlock.redlock.unsettled import ReleaseRequest, due_after
 from celery_redlock.redlock.waiters import Waiter
 from tests.support.fakes.simulated_network import Network
 
@@ -172,8 +174,10 @@ def test_the_deadline_counts_from_before_the_first_grant(five: Network) -> None:
 def test_an_attempt_that_outlasts_its_ttl_is_no_lease(five: Network) -> None:
     for node in five.nodes:
         node.delay = 0.5
-    with pytest.raises(QuorumUnavailable, match="too late"):
+    with pytest.raises(QuorumUnavailable) as caught:
         five.redlock(node_timeout=2.0).acquire("k", ttl=1.0)
+    assert (caught.value.key, caught.value.action) == ("k", "lock")
+    assert set(caught.value.errors.values()) == {"its grant came, or was confirmed, too late"}
     five.pass_(2)
     assert five.holders() == [None] * 5
 
@@ -304,7 +308,7 @@ def test_too_few_answers_are_unavailable_and_named(five: Network) -> None:
         node.is_up = False
     with pytest.raises(QuorumUnavailable) as caught:
         five.redlock(node_timeout=0.25).acquire("k")
-    assert caught.value.action == "lock"
+    assert (caught.value.key, caught.value.action) == ("k", "lock")
     assert caught.value.nodes == 5
     assert caught.value.errors == {
         "node-0:6379": "timed out after 250 ms",
@@ -486,7 +490,7 @@ def test_a_done_mark_ends_the_wait_at_once(five: Network) -> None:
     redlock = five.redlock()
     redlock.mark_done("k", "task-9")
     with pytest.raises(AlreadyDone) as caught:
-        redlock.acquire("k", wait=60, unless_done="task-9")
+        redlock.acquire_for_task("k", wait=60, unless_done="task-9")
     assert caught.value.key == "k"
     assert caught.value.remaining == pytest.approx(3600)
     assert five.slept == []
@@ -502,7 +506,7 @@ def test_the_done_mark_that_lasts_longest_is_told(five: Network) -> None:
     five.nodes[0].is_up = five.nodes[1].is_up = True
     five.reads_at_once = True
     with pytest.raises(AlreadyDone) as caught:
-        redlock.acquire("k", unless_done="task-9")
+        redlock.acquire_for_task("k", unless_done="task-9")
     assert caught.value.remaining == pytest.approx(3600)
 
 
@@ -588,7 +592,7 @@ def test_an_announced_owner_is_the_reservation_s(five: Network) -> None:
 def test_a_reservation_is_superseded_by_who_names_it(five: Network) -> None:
     redlock = five.redlock()
     reserved = redlock.reserve("k", ttl=600)
-    lease = redlock.acquire("k", supersedes=reserved.owner)
+    lease = redlock.acquire_for_task("k", supersedes=reserved.owner)
     assert lease.took_over
     assert lease.superseded == reserved.owner
     assert five.holders() == [lease.owner] * 5
@@ -598,7 +602,7 @@ def test_what_had_expired_was_not_taken_over(five: Network) -> None:
     redlock = five.redlock()
     reserved = redlock.reserve("k", ttl=1)
     five.pass_(2)
-    lease = redlock.acquire("k", supersedes=reserved.owner)
+    lease = redlock.acquire_for_task("k", supersedes=reserved.owner)
     assert not lease.took_over
 
 
@@ -606,7 +610,7 @@ def test_one_node_s_word_says_that_it_was_taken_over(five: Network) -> None:
     redlock = five.redlock()
     reserved = redlock.reserve("k", ttl=600)
     five.expire([1, 2, 3, 4])
-    assert redlock.acquire("k", supersedes=reserved.owner).took_over
+    assert redlock.acquire_for_task("k", supersedes=reserved.owner).took_over
 
 
 def test_who_names_nobody_takes_nothing_over(five: Network) -> None:
@@ -633,6 +637,64 @@ def test_a_hand_over_takes_a_token_above_the_lease_s(five: Network) -> None:
     handed = redlock.reserve("k", 60, supersedes=lease.owner, highest_floor=lease.token)
     assert handed.token > lease.token
     assert five.holders() == [handed.owner] * 5
+
+
+def hand_over_half(network: Network) -> tuple[str, str]:
+    """Let a lock be handed over, which two of five nodes have heard so far."""
+    holder, reserved = new_owner("task-1"), new_owner("task-1", is_reservation=True)
+    for node, owner in zip(network.nodes, [reserved] * 2 + [holder] * 3, strict=True):
+        node.take(owner, ttl=3600)
+    return holder, reserved
+
+
+def test_who_waits_for_a_hand_over_takes_no_node_from_it(five: Network) -> None:
+    holder, reserved = hand_over_half(five)
+    with pytest.raises(LockHeld) as caught:
+        five.redlock().acquire_for_task("k", wait=1.0, supersedes=reserved)
+    assert caught.value.owner == holder
+    assert not caught.value.contended
+    assert five.holders() == [reserved] * 2 + [holder] * 3
+
+
+def test_a_retry_that_comes_early_takes_no_node_from_the_hand_over(five: Network) -> None:
+    holder, reserved = hand_over_half(five)
+    with pytest.raises(LockHeld) as caught:
+        five.redlock().acquire_for_task("k", supersedes=reserved, is_successor=True)
+    assert caught.value.owner == holder
+    assert five.holders() == [reserved] * 2 + [holder] * 3
+
+
+def test_an_early_retry_that_has_run_is_found_done(five: Network) -> None:
+    hand_over_half(five)
+    redlock = five.redlock()
+    redlock.mark_done("k", "task-1/1")
+    with pytest.raises(AlreadyDone):
+        redlock.acquire_for_task("k", supersedes="r", is_successor=True, unless_done="task-1/1")
+
+
+def test_who_waits_for_a_hand_over_has_the_lock_after_it(five: Network) -> None:
+    _, reserved = hand_over_half(five)
+    five.after(0.5, lambda: five.nodes[2].take(reserved))
+    lease = five.redlock().acquire_for_task("k", wait=60.0, supersedes=reserved)
+    assert lease.took_over
+    assert five.holders()[:3] == [lease.owner] * 3
+
+
+def test_a_rival_does_not_stop_who_waits_for_a_hand_over(five: Network) -> None:
+    # Two nodes have the reservation, two the run before it, one a lock that never goes.
+    _, reserved = hand_over_half(five)
+    five.nodes[4].take(RIVAL, ttl=3600)
+    five.after(0.5, lambda: five.expire([2, 3]))
+    lease = five.redlock().acquire_for_task("k", wait=60.0, supersedes=reserved)
+    assert five.holders() == [lease.owner] * 4 + [RIVAL]
+
+
+def test_a_long_split_is_ended_by_who_may_replace_a_holder(five: Network) -> None:
+    reserved, left = new_owner(is_reservation=True), new_owner(is_reservation=True)
+    for node, owner in zip(five.nodes, [reserved, reserved, left, left, OTHER], strict=True):
+        node.take(owner, ttl=30)
+    lease = five.redlock().acquire_for_task("k", wait=60.0, supersedes=reserved)
+    assert five.holders() == [lease.owner] * 4 + [OTHER]
 
 
 # ---- what is left of reservations
@@ -678,7 +740,7 @@ def test_who_may_replace_the_holder_does_not_queue(
         node.take(OTHER, ttl=3600)
     queued: list[float] = []
     monkeypatch.setattr(Waiter, "wait_for_first_turn", lambda _, wait: queued.append(wait))
-    lease = five.redlock().acquire("k", wait=60.0, supersedes=OTHER)
+    lease = five.redlock().acquire_for_task("k", wait=60.0, supersedes=OTHER)
     assert five.holders() == [lease.owner] * 5
     assert queued == []
 
@@ -698,3 +760,49 @@ def test_releases_and_extensions_are_served_before_attempts(
     redlock.extend(lease)
     redlock.release(lease)
     assert served == [False, True, True]
+
+
+# ---- what the keeper answers for
+
+
+def test_the_keeper_answers_for_an_attempt_until_its_lock_has_expired(five: Network) -> None:
+    redlock = five.redlock()
+    requests: list[ReleaseRequest] = []
+    redlock.keeper.answer_for = requests.append  # type: ignore[assignment,method-assign]
+    redlock.keeper.settle = lambda owner: True  # type: ignore[method-assign]
+    lease = redlock.acquire("k", ttl=20)
+    [request] = requests
+    assert (request.key, request.owner, request.token) == ("k", lease.owner, 0)
+    assert request.due == five.time + due_after(NODE_TIMEOUT_S)
+    assert request.ends_at == five.time + 20
+
+
+def test_a_lease_that_the_keeper_has_released_is_not_given(five: Network) -> None:
+    redlock = five.redlock()
+    redlock.keeper.settle = lambda owner: False  # type: ignore[method-assign]
+    with pytest.raises(QuorumUnavailable, match="this process stood still") as caught:
+        redlock.acquire("k")
+    assert (caught.value.action, caught.value.key) == ("lock", "k")
+    assert five.holders() == [None] * 5
+
+
+def test_nothing_is_asked_without_a_thread_to_release_it(five: Network) -> None:
+    redlock = five.redlock()
+
+    def refuse(request: ReleaseRequest) -> None:
+        raise RuntimeError("can't start new thread")
+
+    redlock.keeper.answer_for = refuse  # type: ignore[assignment,method-assign]
+    with pytest.raises(QuorumUnavailable, match="can't start new thread") as caught:
+        redlock.acquire("k")
+    assert (caught.value.action, caught.value.key) == ("lock", "k")
+    assert five.log == []
+
+
+def test_each_attempt_s_owner_has_the_publication(five: Network) -> None:
+    owners: list[str] = []
+    five.nodes[0].take(OTHER)
+    redlock = five.redlock()
+    redlock.acquire_for_task("k", publication="0123abcd", on_attempt=owners.append)
+    redlock.reserve("r", 60, publication="0123abcd", on_attempt=owners.append)
+    assert [publication_of(owner) for owner in owners] == ["0123abcd"] * 2

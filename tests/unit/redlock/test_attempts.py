@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redlock.redlock import QuorumUnavailable, Redlock
+from celery_redlock.redlock import QuorumUnavailable
+from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.fake_clock import FakeClock
 
 NOBODY = ["redis://127.0.0.1:1"]
@@ -17,7 +18,9 @@ class EnoughError(Exception):
 def test_each_attempts_owner_is_told_before_it_is_made() -> None:
     told: list[str] = []
     with pytest.raises(QuorumUnavailable):
-        Redlock(NOBODY, clock=FakeClock(0.0)).acquire("k", wait=1.0, on_attempt=told.append)
+        TaskLock(NOBODY, clock=FakeClock(0.0)).acquire_for_task(
+            "k", wait=1.0, on_attempt=told.append
+        )
     assert len(told) > 1
     assert len(set(told)) == len(told)
 
@@ -25,7 +28,7 @@ def test_each_attempts_owner_is_told_before_it_is_made() -> None:
 def test_an_owner_that_was_given_is_told_too() -> None:
     told: list[str] = []
     with pytest.raises(QuorumUnavailable):
-        Redlock(NOBODY).reserve("k", 1.0, owner="given", on_attempt=told.append)
+        TaskLock(NOBODY).reserve("k", 1.0, owner="given", on_attempt=told.append)
     assert told == ["given"]
 
 
@@ -38,5 +41,5 @@ def test_what_the_told_one_raises_ends_the_wait() -> None:
             raise EnoughError
 
     with pytest.raises(EnoughError):
-        Redlock(NOBODY, clock=FakeClock(0.0)).acquire("k", wait=60.0, on_attempt=tell)
+        TaskLock(NOBODY, clock=FakeClock(0.0)).acquire_for_task("k", wait=60.0, on_attempt=tell)
     assert len(told) == 3

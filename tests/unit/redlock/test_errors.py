@@ -28,6 +28,10 @@ ERRORS: list[tuple[RedlockError, str]] = [
         LockHeld("invoice:42", HOLDER, 12.3456),
         "cannot lock 'invoice:42': held by task-1@host for another 12.346 s",
     ),
+    (
+        LockHeld("k", HOLDER, 1.0, held_since=99.5, task_name="bank.sync"),
+        "cannot lock 'k': held by task-1@host for another 1.000 s",
+    ),
     (LockHeld("k"), "cannot lock 'k': held by others for another 0.000 s"),
     (
         LockHeld("k", HOLDER, 1.0, contended=True),
@@ -41,12 +45,23 @@ ERRORS: list[tuple[RedlockError, str]] = [
         ),
     ),
     (
+        QuorumUnavailable("k", {"a:1": "wait", "b:1": "wait", "c:1": "down"}, 3, guarded=2),
+        (
+            "cannot lock 'k': 2 of 3 nodes answered, 0 may vote yet, 2 are needed "
+            "(a:1: wait; b:1: wait; c:1: down)"
+        ),
+    ),
+    (
         QuorumUnavailable("k", {"a:1": "x"}, 1, "release"),
         "cannot release 'k': 0 of 1 nodes answered, 1 is needed (a:1: x)",
     ),
     (LeaseLost("k"), "the lease on 'k' is lost: it could not be renewed in time"),
     (LeaseLost("k", "it was released"), "the lease on 'k' is lost: it was released"),
     (DuplicateTask("k", "task-1", 2.5), "not run: task task-1 holds 'k' for another 2.500 s"),
+    (
+        DuplicateTask("k", "task-1", 2.5, "bank.sync", "host", 99.5),
+        "not run: task task-1 holds 'k' for another 2.500 s",
+    ),
     (DuplicateTask("k"), "not run: task unknown holds 'k' for another 0.000 s"),
     (AlreadyDone("k"), "not run again: the task has already run under 'k'"),
 ]
@@ -108,6 +123,29 @@ def test_the_owner_of_a_held_lock_stays_in_the_process() -> None:
     assert not [text for text in told if "5ec2e7" in text]
     sent = pickle.loads(pickle.dumps(held))  # noqa: S301
     assert (sent.owner, sent.age) == (None, None)
+
+
+def test_a_held_lock_names_task_and_host_of_its_holder() -> None:
+    held = LockHeld("k", "a@b@host", 1.0, held_since=99.5)
+    assert (held.task_id, held.hostname, held.held_since, held.task_name) == (
+        "a@b", "host", 99.5, None,
+    )  # fmt: skip
+    nobody = LockHeld("k")
+    assert (nobody.task_id, nobody.hostname, nobody.held_since) == (None, None, None)
+
+
+def test_the_name_of_a_holder_s_task_travels_once_it_is_known() -> None:
+    held = LockHeld("k", "a@host", 1.0)
+    held.name_task("bank.sync")
+    held.name_task("bank.sync")
+    assert_same(pickle.loads(pickle.dumps(held)), held)  # noqa: S301
+    assert type(held)(*held.args).task_name == "bank.sync"
+
+
+def test_a_duplicate_names_the_task_that_holds_the_lock() -> None:
+    duplicate = DuplicateTask("k", "task-1", 2.5, "bank.sync", "host", 99.5)
+    assert (duplicate.task_id, duplicate.task_name) == ("task-1", "bank.sync")
+    assert (duplicate.hostname, duplicate.held_since) == ("host", 99.5)
 
 
 def test_the_errors_by_node_are_a_copy() -> None:

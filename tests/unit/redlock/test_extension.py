@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redlock.redlock import Redlock
+from celery_redlock.redlock import extension
 from celery_redlock.redlock.errors import (
     ConfigurationError,
     LeaseLost,
@@ -12,6 +12,7 @@ from celery_redlock.redlock.errors import (
 )
 from celery_redlock.redlock.lease import Lease
 from celery_redlock.redlock.protocol.quorum import validity_ms
+from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.simulated_network import Network
 
 OTHER = "other:task-1@host"
@@ -30,7 +31,7 @@ def take_over(five: Network, lease: Lease, nodes: range) -> None:
 
 
 def test_an_extension_renews_the_key_on_every_node(
-    five: Network, redlock: Redlock, lease: Lease
+    five: Network, redlock: TaskLock, lease: Lease
 ) -> None:
     five.pass_(20)
     redlock.extend(lease)
@@ -40,7 +41,7 @@ def test_an_extension_renews_the_key_on_every_node(
 
 
 def test_an_extension_s_deadline_counts_from_its_start(
-    five: Network, redlock: Redlock, lease: Lease
+    five: Network, redlock: TaskLock, lease: Lease
 ) -> None:
     for node in five.nodes:
         node.delay = 0.01
@@ -51,13 +52,15 @@ def test_an_extension_s_deadline_counts_from_its_start(
     assert lease.deadline == pytest.approx(began + VALIDITY)
 
 
-def test_an_extension_never_shortens_a_lease(five: Network, redlock: Redlock, lease: Lease) -> None:
+def test_an_extension_never_shortens_a_lease(
+    five: Network, redlock: TaskLock, lease: Lease
+) -> None:
     lease.deadline = later = five.time + 50
     redlock.extend(lease)
     assert lease.deadline == later
 
 
-def test_an_extension_keeps_token_and_owner(five: Network, redlock: Redlock, lease: Lease) -> None:
+def test_an_extension_keeps_token_and_owner(five: Network, redlock: TaskLock, lease: Lease) -> None:
     token, owner = lease.token, lease.owner
     for _ in range(3):
         five.pass_(20)
@@ -67,7 +70,7 @@ def test_an_extension_keeps_token_and_owner(five: Network, redlock: Redlock, lea
     assert five.floors() == [token] * 5
 
 
-def test_a_minority_does_not_extend(five: Network, redlock: Redlock, lease: Lease) -> None:
+def test_a_minority_does_not_extend(five: Network, redlock: TaskLock, lease: Lease) -> None:
     deadline = lease.deadline
     for node in five.nodes[:3]:
         node.is_up = False
@@ -80,7 +83,7 @@ def test_a_minority_does_not_extend(five: Network, redlock: Redlock, lease: Leas
     assert not lease.lost, "until then it stands"
 
 
-def test_healed_nodes_do_not_count_at_first(five: Network, redlock: Redlock, lease: Lease) -> None:
+def test_healed_nodes_do_not_count_at_first(five: Network, redlock: TaskLock, lease: Lease) -> None:
     for node in five.nodes[:3]:
         node.forget()
     with pytest.raises(QuorumUnavailable, match="it had lost the key"):
@@ -90,7 +93,7 @@ def test_healed_nodes_do_not_count_at_first(five: Network, redlock: Redlock, lea
 
 
 def test_a_lease_that_a_majority_moved_on_from_is_lost(
-    five: Network, redlock: Redlock, lease: Lease
+    five: Network, redlock: TaskLock, lease: Lease
 ) -> None:
     take_over(five, lease, range(3))
     with pytest.raises(LeaseLost):
@@ -100,7 +103,7 @@ def test_a_lease_that_a_majority_moved_on_from_is_lost(
 
 
 def test_a_lease_that_a_minority_moved_on_from_is_extended(
-    five: Network, redlock: Redlock, lease: Lease
+    five: Network, redlock: TaskLock, lease: Lease
 ) -> None:
     take_over(five, lease, range(2))
     redlock.extend(lease)
@@ -108,7 +111,7 @@ def test_a_lease_that_a_minority_moved_on_from_is_extended(
 
 
 def test_a_lost_lease_stays_lost_whatever_the_nodes_say(
-    five: Network, redlock: Redlock, lease: Lease
+    five: Network, redlock: TaskLock, lease: Lease
 ) -> None:
     take_over(five, lease, range(3))
     with pytest.raises(LeaseLost):
@@ -124,7 +127,7 @@ def test_a_lost_lease_stays_lost_whatever_the_nodes_say(
 
 
 def test_a_lease_seen_past_its_deadline_is_lost_for_good(
-    five: Network, redlock: Redlock, lease: Lease
+    five: Network, redlock: TaskLock, lease: Lease
 ) -> None:
     five.pass_(TTL)
     with pytest.raises(LeaseLost):
@@ -148,7 +151,7 @@ def test_an_extension_that_outlasts_the_lease_revives_nothing(five: Network) -> 
     assert lease.lost
 
 
-def test_a_released_lease_is_not_extended(five: Network, redlock: Redlock, lease: Lease) -> None:
+def test_a_released_lease_is_not_extended(five: Network, redlock: TaskLock, lease: Lease) -> None:
     redlock.release(lease)
     five.log.clear()
     with pytest.raises(LeaseLost, match="it was released"):
@@ -156,14 +159,14 @@ def test_a_released_lease_is_not_extended(five: Network, redlock: Redlock, lease
     assert five.log == []
 
 
-def test_a_reservation_is_not_extended(five: Network, redlock: Redlock) -> None:
+def test_a_reservation_is_not_extended(five: Network, redlock: TaskLock) -> None:
     reserved = redlock.reserve("k", ttl=60)
     with pytest.raises(ConfigurationError, match="never renewed"):
         redlock.extend(reserved)
     assert five.sent("EXTEND") == []
 
 
-def test_each_of_many_leases_has_its_own_outcome(five: Network, redlock: Redlock) -> None:
+def test_each_of_many_leases_has_its_own_outcome(five: Network, redlock: TaskLock) -> None:
     leases = [redlock.acquire(f"k{number}") for number in range(600)]
     five.log.clear()
     redlock.release(leases[1])
@@ -179,7 +182,7 @@ def test_each_of_many_leases_has_its_own_outcome(five: Network, redlock: Redlock
     assert len(five.sent("EXTEND")) == 599 * 5
 
 
-def test_each_of_many_leases_counts_from_its_own_start(five: Network, redlock: Redlock) -> None:
+def test_each_of_many_leases_counts_from_its_own_start(five: Network, redlock: TaskLock) -> None:
     leases = [redlock.acquire(f"k{number}") for number in range(600)]
     for node in five.nodes:
         node.delay = 0.01
@@ -191,7 +194,7 @@ def test_each_of_many_leases_counts_from_its_own_start(five: Network, redlock: R
 
 
 def test_an_extension_goes_to_guarded_nodes_too(
-    five: Network, redlock: Redlock, lease: Lease
+    five: Network, redlock: TaskLock, lease: Lease
 ) -> None:
     five.nodes[3].votes_from = five.time + 60
     redlock.extend(lease)
@@ -199,7 +202,7 @@ def test_an_extension_goes_to_guarded_nodes_too(
 
 
 def test_a_failed_extension_names_who_did_not_extend(
-    five: Network, redlock: Redlock, lease: Lease
+    five: Network, redlock: TaskLock, lease: Lease
 ) -> None:
     for node in five.nodes[:3]:
         node.hang()
@@ -208,9 +211,75 @@ def test_a_failed_extension_names_who_did_not_extend(
     assert set(caught.value.errors) == {"node-0:6379", "node-1:6379", "node-2:6379"}
 
 
-def test_no_leases_ask_nobody(five: Network, redlock: Redlock) -> None:
+def test_no_leases_ask_nobody(five: Network, redlock: TaskLock) -> None:
     assert redlock.extend_all([]) == []
     assert five.log == []
+
+
+def test_leases_beyond_a_batch_are_extended_too(
+    five: Network, redlock: TaskLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extension, "BATCH", 2)
+    leases = [redlock.acquire(f"k{number}") for number in range(5)]
+    redlock.release(leases[4])
+    five.pass_(5)
+    outcomes = redlock.extend_all(leases)
+    assert outcomes[:4] == [None] * 4
+    assert isinstance(outcomes[4], LeaseLost)
+    assert {lease.deadline for lease in leases[:4]} == {five.time + VALIDITY}
+
+
+def test_past_its_hold_an_extension_moves_no_expiry(
+    five: Network, redlock: TaskLock, lease: Lease
+) -> None:
+    deadline = lease.deadline
+    lease.hold_until = five.time
+    five.pass_(10)
+    redlock.extend(lease)
+    assert lease.deadline == deadline
+    five.pass_(0)
+    assert [node.left_ms() for node in five.nodes] == [pytest.approx(20_000, abs=1)] * 5
+
+
+def test_an_extension_waits_for_a_quarter_of_what_is_left(
+    five: Network, redlock: TaskLock, lease: Lease
+) -> None:
+    for node in five.nodes:
+        node.hang()
+    began, left = five.time, lease.remaining()
+    with pytest.raises(QuorumUnavailable):
+        redlock.extend(lease)
+    assert five.time - began == pytest.approx(left / 4)
+
+
+def test_an_extension_takes_the_way_of_its_lease(five: Network, redlock: TaskLock) -> None:
+    first = redlock.acquire("k0")
+    with redlock._pool.channel(first.backing.channel):
+        second = redlock.acquire("k1")
+    for lease in (first, second):
+        five.log.clear()
+        redlock.extend(lease)
+        assert {one.channel for one in five.log} == {lease.backing.channel.number}  # type: ignore[attr-defined]
+
+
+def test_what_can_not_be_extended_is_named(five: Network, redlock: TaskLock, lease: Lease) -> None:
+    reserved = redlock.reserve("r", ttl=60)
+    with pytest.raises(ConfigurationError, match=r"'r'.*; reserve it for longer$"):
+        redlock.extend(reserved)
+    for node in five.nodes[:3]:
+        node.is_up = False
+    for extend, error in [(redlock.extend, QuorumUnavailable), (Lease.ensure, LeaseLost)]:
+        with pytest.raises(error) as caught:
+            extend(lease)
+        assert caught.value.key == "k"  # type: ignore[attr-defined]
+    five.pass_(TTL)
+    with pytest.raises(LeaseLost) as lost:
+        redlock.extend(lease)
+    assert lost.value.key == "k"
+    lease.is_released = True
+    with pytest.raises(LeaseLost, match="it was released") as lost:
+        redlock.extend(lease)
+    assert lost.value.key == "k"
 
 
 # ---- ensure
@@ -229,12 +298,12 @@ def test_ensure_without_a_quorum_says_do_not_write(five: Network, lease: Lease) 
         lease.ensure()
 
 
-def test_ensure_of_a_lost_lease_raises(five: Network, redlock: Redlock, lease: Lease) -> None:
+def test_ensure_of_a_lost_lease_raises(five: Network, redlock: TaskLock, lease: Lease) -> None:
     take_over(five, lease, range(5))
     with pytest.raises(LeaseLost):
         lease.ensure()
 
 
-def test_ensure_of_a_reservation_is_refused(redlock: Redlock) -> None:
+def test_ensure_of_a_reservation_is_refused(redlock: TaskLock) -> None:
     with pytest.raises(ConfigurationError):
         redlock.reserve("k", ttl=60).ensure()

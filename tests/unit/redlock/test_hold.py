@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from celery_redlock.redlock import Redlock
 from celery_redlock.redlock.errors import (
     ConfigurationError,
+    LeaseLost,
     LockHeld,
 )
 from celery_redlock.redlock.events import Event, Lost
 from celery_redlock.redlock.lease import Lease
+from celery_redlock.redlock.protocol.replies import AckReply
+from celery_redlock.redlock.unsettled import ReleaseRequest
 from tests.support.fakes.simulated_network import Network
 
 OTHER = "other:task-1@host"
@@ -71,7 +76,8 @@ def test_a_block_s_lock_outlives_its_ttl_by_renewal(five: Network, redlock: Redl
 def test_a_block_s_lock_ends_with_max_hold(five: Network, redlock: Redlock) -> None:
     for node in five.nodes:
         node.delay = 0.01
-    with redlock.lock("k", ttl=TTL, max_hold=25.0) as lease:
+    is_raised = pytest.raises(LeaseLost)
+    with is_raised, redlock.lock("k", ttl=TTL, max_hold=25.0) as lease:
         assert lease.hold_until == lease.acquired_at + 25
         for _ in range(10):
             five.time = max(five.time, redlock.keeper.tick())
@@ -110,8 +116,9 @@ def test_a_kept_lease_that_is_lost_is_told_once(
     five: Network, redlock: Redlock, seen: list[Event]
 ) -> None:
     told: list[Lease] = []
-    with redlock.lock("k", ttl=TTL) as lease:
-        redlock.keeper.keep(lease, on_lost=told.append)
+    block = redlock.lock("k", ttl=TTL, on_lost=told.append)
+    is_raised = pytest.raises(LeaseLost, match="'k'")
+    with is_raised, block as lease:
         seen.clear()
         for node in five.nodes[:3]:
             node.is_up = False
@@ -120,3 +127,120 @@ def test_a_kept_lease_that_is_lost_is_told_once(
         assert lease.lost
         assert told == [lease]
         assert [type(event) for event in seen] == [Lost]
+
+
+def lose(lease: Lease, five: Network) -> None:
+    five.pass_(lease.remaining() + 1)
+
+
+def test_a_block_that_raises_keeps_its_error_though_lost(five: Network, redlock: Redlock) -> None:
+    is_raised = pytest.raises(ValueError, match="mine")
+    with is_raised, redlock.lock("k", ttl=TTL) as lease:
+        lose(lease, five)
+        raise ValueError("mine")
+
+
+def test_a_lock_that_others_took_meanwhile_is_found_on_leaving(
+    five: Network, redlock: Redlock
+) -> None:
+    is_raised = pytest.raises(LeaseLost)
+    with is_raised, redlock.lock("k", ttl=TTL) as lease:
+        assert five.redlock().drop("k")
+        assert not lease.lost
+    assert lease.lost
+
+
+def test_a_release_that_the_keeper_made_first_is_no_loss(
+    five: Network, redlock: Redlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = redlock._release._make
+
+    def late(request: ReleaseRequest, *how: Any) -> Sequence[AckReply | None]:
+        make(request)  # as the keeper does once it is overdue
+        five.pass_(request.due - five.time)
+        return make(request, *how)
+
+    monkeypatch.setattr(redlock._release, "_make", late)
+    with redlock.lock("k", ttl=TTL) as lease:
+        pass
+    assert not lease.is_lost
+
+
+def test_a_node_that_lost_the_key_loses_no_lease(five: Network, redlock: Redlock) -> None:
+    with redlock.lock("k", ttl=TTL) as lease:
+        five.expire([0, 1])
+    assert not lease.lost
+
+
+def test_a_lease_released_inside_its_block_is_not_lost(five: Network, redlock: Redlock) -> None:
+    with redlock.lock("k", ttl=TTL) as lease:
+        lease.release()
+        assert five.holders() == [None] * 5
+        lease.release()
+    assert not lease.lost
+
+
+# ---- a lease as a block
+
+
+def test_a_lease_is_released_on_leaving_its_block(five: Network, redlock: Redlock) -> None:
+    with redlock.acquire("k") as lease:
+        assert five.holders() == [lease.owner] * 5
+        assert redlock.keeper.kept() == []
+    assert five.holders() == [None] * 5
+    assert not lease.lost
+
+
+def test_a_lost_lease_raises_on_leaving_its_block(five: Network, redlock: Redlock) -> None:
+    with pytest.raises(LeaseLost), redlock.acquire("k", ttl=TTL) as lease:
+        lose(lease, five)
+
+
+def test_a_child_that_leaves_a_lease_s_block_leaves_the_lock(
+    five: Network, redlock: Redlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with redlock.acquire("k") as lease:
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert five.holders() == [lease.owner] * 5
+
+
+def test_a_lease_is_extended_by_its_holder(five: Network, redlock: Redlock) -> None:
+    lease = redlock.acquire("k", ttl=TTL)
+    five.pass_(TTL / 2)
+    lease.extend()
+    assert lease.remaining() > TTL * 0.9
+
+
+def test_a_renewed_lease_is_kept_until_it_is_released(five: Network, redlock: Redlock) -> None:
+    told: list[Lease] = []
+    lease = redlock.acquire("k", ttl=TTL, renew=True, max_hold=100.0, on_lost=told.append)
+    assert redlock.keeper.kept() == [lease]
+    assert lease.hold_until == lease.acquired_at + 100
+    for _ in range(5):
+        five.time = max(five.time, redlock.keeper.tick())
+    lease.release()
+    assert redlock.keeper.kept() == []
+    assert told == []
+
+
+def test_a_renewed_lease_that_is_lost_is_told(five: Network, redlock: Redlock) -> None:
+    told: list[Lease] = []
+    lease = redlock.acquire("k", ttl=TTL, renew=True, on_lost=told.append)
+    five.redlock().drop("k")
+    for _ in range(2):
+        five.time = max(five.time, redlock.keeper.tick())
+    assert told == [lease]
+
+
+def test_on_lost_without_a_renewal_is_refused(five: Network, redlock: Redlock) -> None:
+    with pytest.raises(ConfigurationError, match="renew=True"):
+        redlock.acquire("k", on_lost=print)
+    assert five.log == []
+
+
+def test_a_task_s_lease_is_not_ended_by_hand(five: Network) -> None:
+    lease = five.redlock().acquire_for_task("k")
+    for end in (lease.release, lease.extend):
+        with pytest.raises(ConfigurationError, match="the run of its task"):
+            end()
+    assert five.holders() == [lease.owner] * 5

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.redlock import QuorumUnavailable, Redlock
+from celery_redlock.redlock import QuorumUnavailable
 from celery_redlock.redlock.errors import RedlockError
 from celery_redlock.redlock.events import Acquired
 from celery_redlock.redlock.rounds import Attempt
+from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.simulated_network import Network
 from tests.support.faults.strikes import Striker, Struck, strikes
 
@@ -26,13 +27,13 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Network:
 
 
 @pytest.fixture
-def redlock(network: Network) -> Iterator[Redlock]:
+def redlock(network: Network) -> Iterator[TaskLock]:
     redlock = network.redlock()
     yield redlock
     redlock.close()
 
 
-def a_while_later(network: Network, redlock: Redlock, seconds: float = SOON_S) -> None:
+def a_while_later(network: Network, redlock: TaskLock, seconds: float = SOON_S) -> None:
     """Let the keeper's thread come as it does: once a second at least."""
     end = network.now() + seconds
     while network.now() < end:
@@ -40,19 +41,19 @@ def a_while_later(network: Network, redlock: Redlock, seconds: float = SOON_S) -
         network.pass_(max(0.001, min(1.0, at - network.now(), end - network.now())))
 
 
-def assert_nothing_is_left(network: Network, redlock: Redlock, key: str, where: str) -> None:
+def assert_nothing_is_left(network: Network, redlock: TaskLock, key: str, where: str) -> None:
     a_while_later(network, redlock)
     assert network.holders(key) == [None] * 3, where
     assert redlock.keeper.kept() == [], where
     assert not redlock.keeper._releases, where
 
 
-def hold(redlock: Redlock, key: str) -> None:
+def hold(redlock: TaskLock, key: str) -> None:
     with redlock.lock(key) as lease:
         assert lease.remaining() > 0
 
 
-def acquire_and_release(redlock: Redlock, key: str) -> None:
+def acquire_and_release(redlock: TaskLock, key: str) -> None:
     lease = redlock.acquire(key)
     redlock.release(lease)
 
@@ -71,7 +72,7 @@ def late(network: Network) -> None:
     ids=["lines", "opcodes", "slow", "late"],
 )
 def test_a_struck_block_leaves_nothing_behind(
-    network: Network, redlock: Redlock, trouble: Callable[[Network], None] | None, opcodes: bool
+    network: Network, redlock: TaskLock, trouble: Callable[[Network], None] | None, opcodes: bool
 ) -> None:
     if trouble:
         trouble(network)
@@ -91,7 +92,7 @@ def test_a_struck_block_leaves_nothing_behind(
 
 
 def test_a_struck_attempt_is_released_at_the_keeper_s_next_tick(
-    network: Network, redlock: Redlock
+    network: Network, redlock: TaskLock
 ) -> None:
     def strike(*_: Any) -> None:
         raise Struck
@@ -106,14 +107,14 @@ class TimeLimitError(Exception):
     """As Celery's, an ordinary exception."""
 
 
-def test_an_ordinary_exception_that_strikes_is_not_swallowed(redlock: Redlock) -> None:
+def test_an_ordinary_exception_that_strikes_is_not_swallowed(redlock: TaskLock) -> None:
     for _, raised, where in strikes(lambda at: hold(redlock, f"k{at}"), error=TimeLimitError):
         assert type(raised) is TimeLimitError, f"{raised!r} after a strike at {where}"
 
 
 @pytest.mark.parametrize("trouble", [None, late])
 def test_a_struck_wait_leaves_nothing_behind(
-    network: Network, redlock: Redlock, trouble: Callable[[Network], None] | None
+    network: Network, redlock: TaskLock, trouble: Callable[[Network], None] | None
 ) -> None:
     if trouble:
         trouble(network)
@@ -132,7 +133,7 @@ def test_a_struck_wait_leaves_nothing_behind(
         assert_nothing_is_left(network, redlock, f"k{at}", where)
 
 
-def test_a_struck_reservation_leaves_nothing_behind(network: Network, redlock: Redlock) -> None:
+def test_a_struck_reservation_leaves_nothing_behind(network: Network, redlock: TaskLock) -> None:
     the_callers: list[str] = []
     for at, raised, where in strikes(lambda at: reserve_and_drop(redlock, f"k{at}")):
         assert type(raised) is Struck, f"{raised!r} after a strike at {where}"
@@ -144,12 +145,12 @@ def test_a_struck_reservation_leaves_nothing_behind(network: Network, redlock: R
     assert len(the_callers) < 30, "between the two, where it is the caller's"
 
 
-def reserve_and_drop(redlock: Redlock, key: str) -> None:
+def reserve_and_drop(redlock: TaskLock, key: str) -> None:
     lease = redlock.reserve(key, 3600)
-    redlock.drop(key, lease.owner)
+    redlock.release_owner(key, lease.owner)
 
 
-def test_a_struck_acquisition_is_never_renewed(network: Network, redlock: Redlock) -> None:
+def test_a_struck_acquisition_is_never_renewed(network: Network, redlock: TaskLock) -> None:
     stands = []
 
     for at, raised, where in strikes(lambda at: redlock.acquire(f"k{at}", ttl=30)):
@@ -167,7 +168,7 @@ def test_a_struck_acquisition_is_never_renewed(network: Network, redlock: Redloc
 
 @pytest.mark.parametrize("trouble", [None, slow, late])
 def test_a_struck_release_is_finished_by_the_keeper(
-    network: Network, redlock: Redlock, trouble: Callable[[Network], None] | None
+    network: Network, redlock: TaskLock, trouble: Callable[[Network], None] | None
 ) -> None:
     def call(at: int) -> None:
         lease = leases[at]
@@ -194,7 +195,7 @@ def test_a_struck_release_is_finished_by_the_keeper(
 
 
 def test_an_attempt_that_was_undone_is_answered_for_no_more(
-    network: Network, redlock: Redlock
+    network: Network, redlock: TaskLock
 ) -> None:
     for node in network.nodes[1:]:
         node.take("somebody")
@@ -221,9 +222,9 @@ def test_a_block_of_a_caller_that_stood_still_is_not_entered(
     redlock = network.redlock()
     keep = redlock.keeper.keep
 
-    def stand_still(*args: Any) -> None:
+    def stand_still(*args: Any, **how: Any) -> None:
         a_while_later(network, redlock)
-        keep(*args)
+        keep(*args, **how)
 
     monkeypatch.setattr(redlock.keeper, "keep", stand_still)
     with pytest.raises(QuorumUnavailable, match="stood still"), redlock.lock("k"):
@@ -283,7 +284,7 @@ def test_without_a_thread_a_lock_is_released(
 # ---- a signal handler that uses the lock itself
 
 
-def test_a_handler_may_use_the_lock_at_any_line(network: Network, redlock: Redlock) -> None:
+def test_a_handler_may_use_the_lock_at_any_line(network: Network, redlock: TaskLock) -> None:
     held = redlock.acquire("handler's")
     point = -2
     while True:

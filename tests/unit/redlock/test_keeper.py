@@ -317,20 +317,20 @@ def test_an_extension_may_take_a_quarter_of_what_is_left(stage: Stage) -> None:
 
 def test_no_extension_outlasts_another_lease_s_last_chance(stage: Stage) -> None:
     stage.keep("long", 300)
-    stage.clock.move(99)
-    stage.keep("short", 3)
-    stage.tick_for(1.0)
-    assert stage.times_given
-    assert max(stage.times_given) <= 2.0
+    stage.clock.move(99.5)
+    short = stage.keep("short", 3)
+    # The long one is due first. A third of its ttl before its end, the short one is due for long.
+    last_chance = short.deadline - 1
+    stage.tick_for(0.5)
+    assert stage.times_given == [pytest.approx(last_chance - 1100)]
 
 
 def test_no_extension_outlasts_a_lease_that_is_about_to_end(stage: Stage) -> None:
     stage.keep("long", 300)
     stage.clock.move(98)
     ending = stage.keep("ending", 3, max_hold=0)
-    stage.answer = stage.refuse
     stage.tick_for(2.0)
-    assert max(stage.times_given) <= ending.deadline - 1098
+    assert stage.times_given == [pytest.approx(ending.deadline - 1100)]
 
 
 def test_who_lost_is_told_before_others_are_extended(stage: Stage) -> None:
@@ -402,6 +402,43 @@ def test_a_lease_whose_holder_is_gone_is_released(stage: Stage) -> None:
     assert {owner for _, owner in made} == {lease.owner}
     assert stage.keeper.kept() == []
     assert stage.lost == []
+
+
+def test_a_lease_that_is_taken_over_is_released_with_all_it_holds(stage: Stage) -> None:
+    made: list[ReleaseRequest] = []
+    lease = stage.lease()
+    lease.superseded = "a reservation"
+
+    def release(releases: Sequence[ReleaseRequest], timeout: float) -> list[bool]:
+        made.extend(releases)
+        return [True] * len(releases)
+
+    keeper = Keeper(
+        stage.clock, stage.extend, stage.lost.append, spawn=stage.threads.append, release=release
+    )
+    keeper.keep(lease)
+    keeper.take_over(lease)
+    assert keeper.kept() == []
+    keeper.tick()
+    [request] = made
+    assert (request.key, request.owner, request.token) == (lease.key, lease.owner, lease.token)
+    assert request.superseded == "a reservation"
+    assert request.ends_at == pytest.approx(1000 + TTL)
+
+
+def test_a_release_that_no_thread_can_make_is_not_left_behind(stage: Stage) -> None:
+    def refuse(run: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    keeper = Keeper(stage.clock, stage.extend, stage.lost.append, spawn=refuse)
+    with pytest.raises(RuntimeError):
+        keeper.answer_for(ReleaseRequest("k", "me", due=1001, ends_at=1030))
+    assert not keeper.settle("me")
+    assert not keeper._has_work()
+
+
+def test_a_new_keeper_has_no_work(stage: Stage) -> None:
+    assert not stage.keeper._has_work()
 
 
 def test_a_release_that_fails_keeps_no_lease_from_its_renewal(stage: Stage) -> None:

@@ -15,6 +15,7 @@ from celery_redlock.redlock.lease import (
     host_of,
     is_reservation,
     new_owner,
+    publication_of,
     task_of,
     without_nonces,
 )
@@ -37,7 +38,9 @@ def test_remaining_counts_down_to_the_deadline_and_no_further(
     assert lease.remaining() == 10.0
     clock.move(4)
     assert lease.remaining() == 6.0
-    clock.move(7)
+    clock.move(5.5)
+    assert lease.remaining() == 0.5
+    clock.move(1.5)
     assert lease.remaining() == 0.0
 
 
@@ -91,8 +94,11 @@ def test_ensure_asks_nobody_about_a_lease_that_is_over(
         lease.is_lost = True
     else:
         lease.is_released = True
-    with pytest.raises(LeaseLost, match="it was released" if end == "released" else "renewed"):
+    with pytest.raises(
+        LeaseLost, match="it was released" if end == "released" else "renewed"
+    ) as ex:
         lease.ensure()
+    assert ex.value.key == "k"
 
 
 def test_ensure_vouches_for_nothing_when_there_is_nobody_to_ask(lease: Lease) -> None:
@@ -153,6 +159,14 @@ def test_an_owner_says_whether_it_reserves() -> None:
     assert (task_of(owner), host_of(owner)) == ("a~:b", "host")
     assert not is_reservation(new_owner("a~:b", "host"))
     assert not is_reservation(None)
+
+
+@pytest.mark.parametrize("is_reserved", [False, True])
+def test_the_publication_in_an_owner_is_found_again(is_reserved: bool) -> None:
+    owner = new_owner("a.b:c", publication="0123abcd", is_reservation=is_reserved)
+    assert publication_of(owner) == "0123abcd"
+    assert publication_of(new_owner("a.b:c", is_reservation=is_reserved)) == ""
+    assert publication_of(None) == ""
 
 
 @pytest.mark.parametrize("owner", [None, "", "somebody else's value", "a:"])

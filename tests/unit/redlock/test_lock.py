@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redlock.redlock import Redlock
 from celery_redlock.redlock.errors import (
     ConfigurationError,
 )
+from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.simulated_network import Network
 
 TTL = 30.0
@@ -17,14 +17,14 @@ TTL = 30.0
 
 
 @pytest.mark.parametrize("ttl", [0, -1, 0.0001, 61, float("nan"), float("inf"), "30", None])
-def test_a_ttl_out_of_range_asks_nobody(five: Network, redlock: Redlock, ttl: float) -> None:
+def test_a_ttl_out_of_range_asks_nobody(five: Network, redlock: TaskLock, ttl: float) -> None:
     with pytest.raises(ConfigurationError):
         redlock.acquire("k", ttl=ttl)
     assert five.log == []
 
 
 @pytest.mark.parametrize("wait", [-1, float("nan"), "5"])
-def test_a_wait_out_of_range_asks_nobody(five: Network, redlock: Redlock, wait: float) -> None:
+def test_a_wait_out_of_range_asks_nobody(five: Network, redlock: TaskLock, wait: float) -> None:
     with pytest.raises(ConfigurationError):
         redlock.acquire("k", wait=wait)
     assert five.log == []
@@ -32,7 +32,7 @@ def test_a_wait_out_of_range_asks_nobody(five: Network, redlock: Redlock, wait: 
 
 @pytest.mark.parametrize("ttl", [0, -1, float("nan"), float("inf")])
 def test_a_reservation_out_of_range_asks_nobody(
-    five: Network, redlock: Redlock, ttl: float
+    five: Network, redlock: TaskLock, ttl: float
 ) -> None:
     with pytest.raises(ConfigurationError):
         redlock.reserve("k", ttl=ttl)
@@ -44,7 +44,7 @@ def test_the_longest_ttl_is_max_ttl(five: Network) -> None:
     assert lease.ttl_ms == 90_000
 
 
-def test_a_reservation_lasts_at_least_as_long_as_asked(five: Network, redlock: Redlock) -> None:
+def test_a_reservation_lasts_at_least_as_long_as_asked(five: Network, redlock: TaskLock) -> None:
     assert redlock.reserve("k", ttl=100.0001).ttl_ms == 100_001
     assert five.nodes[0].left_ms() == 100_001
 

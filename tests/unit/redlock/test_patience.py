@@ -109,7 +109,8 @@ def test_many_leases_of_a_hung_majority_are_told_in_time(
 
 
 def test_ensure_past_max_hold_confirms_and_renews_nothing(three: Network, redlock: Redlock) -> None:
-    with redlock.lock("k", ttl=TTL, max_hold=5) as lease:
+    is_raised = pytest.raises(LeaseLost)
+    with is_raised, redlock.lock("k", ttl=TTL, max_hold=5) as lease:
         deadline = lease.deadline
         three.pass_(8)
         lease.ensure()

@@ -37,10 +37,10 @@ def test_only_nodes_that_extended_are_not_to_blame(nodes: list[Node]) -> None:
 
 def test_a_held_lock_names_its_holder_without_the_nonce() -> None:
     owner = new_owner("task-1")
-    error = held_by("k", Busy(owner, 1500, 3), contended=False)
+    error = held_by("k", Busy(owner, 1500, 3), 1000.0, contended=False, age=2.5)
     assert error.holder is not None
     assert error.holder.startswith("task-1@")
-    assert (error.key, error.remaining) == ("k", 1.5)
+    assert (error.key, error.remaining, error.held_since) == ("k", 1.5, 997.5)
     assert error.owner == owner
     assert owner.split(":")[0] not in str(error)
     assert not error.contended
@@ -48,14 +48,14 @@ def test_a_held_lock_names_its_holder_without_the_nonce() -> None:
 
 @pytest.mark.parametrize("leader", [None, Busy("", 0, 9)], ids=["no leader", "released"])
 def test_a_lock_that_nobody_holds_any_more_names_no_holder(leader: Busy | None) -> None:
-    error = held_by("k", leader, contended=True)
+    error = held_by("k", leader, 1000.0, contended=True)
     assert error.holder is None
     assert error.remaining == 0.0
     assert error.contended
 
 
 def test_an_expiry_that_has_passed_is_no_negative_time() -> None:
-    assert held_by("k", Busy(new_owner(), -2, 3), contended=False).remaining == 0.0
+    assert held_by("k", Busy(new_owner(), -2, 3), 0.0, contended=False).remaining == 0.0
 
 
 def test_one_misconfigured_node_refuses_every_grant(nodes: list[Node]) -> None:

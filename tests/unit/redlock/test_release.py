@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redlock.redlock import Redlock
+from celery_redlock.redlock.defaults import NODE_TIMEOUT_S
 from celery_redlock.redlock.errors import (
     AlreadyDone,
     ConfigurationError,
@@ -13,9 +13,14 @@ from celery_redlock.redlock.errors import (
 )
 from celery_redlock.redlock.events import Event, Released
 from celery_redlock.redlock.lease import Lease
+from celery_redlock.redlock.protocol.quorum import drift_ms
+from celery_redlock.redlock.task_lock import TaskLock
+from celery_redlock.redlock.unsettled import ReleaseRequest, due_after
 from tests.support.fakes.simulated_network import Network
 
 OTHER = "other:task-1@host"
+TTL = 30.0
+DRIFT = drift_ms(TTL * 1000) / 1000
 
 
 def take_over(five: Network, lease: Lease, nodes: range) -> None:
@@ -29,7 +34,7 @@ def take_over(five: Network, lease: Lease, nodes: range) -> None:
 
 
 def test_a_released_lock_is_free_on_every_node(
-    five: Network, redlock: Redlock, lease: Lease
+    five: Network, redlock: TaskLock, lease: Lease
 ) -> None:
     redlock.release(lease)
     assert five.holders() == [None] * 5
@@ -39,14 +44,16 @@ def test_a_released_lock_is_free_on_every_node(
     assert lease.remaining() == 0
 
 
-def test_a_release_goes_to_guarded_nodes_too(five: Network, redlock: Redlock, lease: Lease) -> None:
+def test_a_release_goes_to_guarded_nodes_too(
+    five: Network, redlock: TaskLock, lease: Lease
+) -> None:
     five.nodes[3].votes_from = five.time + 60
     redlock.release(lease)
     assert sorted(five.asked("RELEASE")) == [0, 1, 2, 3, 4]
 
 
 def test_a_release_does_not_wait_for_stragglers(
-    five: Network, redlock: Redlock, lease: Lease
+    five: Network, redlock: TaskLock, lease: Lease
 ) -> None:
     five.nodes[0].delay = five.nodes[1].delay = 1.0
     began = five.time
@@ -55,7 +62,7 @@ def test_a_release_does_not_wait_for_stragglers(
 
 
 def test_a_release_that_a_minority_confirms_says_so(
-    five: Network, redlock: Redlock, lease: Lease, seen: list[Event]
+    five: Network, redlock: TaskLock, lease: Lease, seen: list[Event]
 ) -> None:
     for node in five.nodes[:3]:
         node.is_up = False
@@ -66,7 +73,7 @@ def test_a_release_that_a_minority_confirms_says_so(
     assert [type(event) for event in seen] == [Released]
 
 
-def test_a_release_may_be_repeated(five: Network, redlock: Redlock, lease: Lease) -> None:
+def test_a_release_may_be_repeated(five: Network, redlock: TaskLock, lease: Lease) -> None:
     redlock.release(lease)
     second = redlock.acquire("k")
     redlock.release(lease)
@@ -74,7 +81,7 @@ def test_a_release_may_be_repeated(five: Network, redlock: Redlock, lease: Lease
 
 
 def test_a_lost_lease_is_released_without_harm(
-    five: Network, redlock: Redlock, lease: Lease
+    five: Network, redlock: TaskLock, lease: Lease
 ) -> None:
     take_over(five, lease, range(5))
     redlock.release(lease)
@@ -83,7 +90,7 @@ def test_a_lost_lease_is_released_without_harm(
 
 
 def test_a_kept_lock_stands_for_the_time_given(
-    five: Network, redlock: Redlock, lease: Lease
+    five: Network, redlock: TaskLock, lease: Lease
 ) -> None:
     redlock.release(lease, keep=4.5)
     assert five.holders() == [lease.owner] * 5
@@ -96,7 +103,7 @@ def test_a_kept_lock_stands_for_the_time_given(
 
 @pytest.mark.parametrize("keep", [-1, float("nan"), float("inf"), "1"])
 def test_a_keep_out_of_range_releases_nothing(
-    five: Network, redlock: Redlock, lease: Lease, keep: float
+    five: Network, redlock: TaskLock, lease: Lease, keep: float
 ) -> None:
     with pytest.raises(ConfigurationError):
         redlock.release(lease, keep=keep)
@@ -104,9 +111,9 @@ def test_a_keep_out_of_range_releases_nothing(
     assert not lease.is_released
 
 
-def test_a_release_frees_what_the_lease_superseded(five: Network, redlock: Redlock) -> None:
+def test_a_release_frees_what_the_lease_superseded(five: Network, redlock: TaskLock) -> None:
     reserved = redlock.reserve("k", ttl=600)
-    lease = redlock.acquire("k", supersedes=reserved.owner)
+    lease = redlock.acquire_for_task("k", supersedes=reserved.owner)
     # The reservation's own grant gets there only now.
     five.nodes[4].take(reserved.owner)
     redlock.release(lease)
@@ -114,7 +121,7 @@ def test_a_release_frees_what_the_lease_superseded(five: Network, redlock: Redlo
 
 
 def test_a_release_tells_how_long_the_lock_was_held(
-    five: Network, redlock: Redlock, lease: Lease, seen: list[Event]
+    five: Network, redlock: TaskLock, lease: Lease, seen: list[Event]
 ) -> None:
     five.pass_(3)
     redlock.release(lease)
@@ -154,28 +161,87 @@ def test_a_release_does_not_wait_for_a_way_without_debt(five: Network) -> None:
         assert five.time == began
 
 
+@pytest.mark.parametrize(("keep", "ends_in"), [(0.0, TTL), (60.0, 60.0 + DRIFT)])
+def test_the_keeper_answers_for_a_release_until_the_lock_has_expired(
+    five: Network, redlock: TaskLock, lease: Lease, keep: float, ends_in: float
+) -> None:
+    requests: list[ReleaseRequest] = []
+    redlock.keeper.answer_for = requests.append  # type: ignore[assignment,method-assign]
+    redlock.release(lease, keep=keep)
+    [request] = requests
+    assert request.due == five.time + due_after(NODE_TIMEOUT_S)
+    assert request.ends_at == pytest.approx(five.time + ends_in)
+
+
+def test_the_keeper_answers_for_a_drop_for_a_minute(five: Network, redlock: TaskLock) -> None:
+    requests: list[ReleaseRequest] = []
+    redlock.keeper.answer_for = requests.append  # type: ignore[assignment,method-assign]
+    redlock.release_owner("k", OTHER)
+    [request] = requests
+    assert request.due == five.time + due_after(NODE_TIMEOUT_S)
+    assert request.ends_at == five.time + 60
+
+
+def test_an_interrupted_release_is_made_by_the_keeper_at_once(
+    five: Network, redlock: TaskLock, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(redlock._pool, "channel", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        redlock.release(lease)
+    redlock.keeper.tick()
+    assert five.holders() == [None] * 5
+    assert five.floors() == [lease.token + 1] * 5
+
+
+def test_waiters_here_are_told_of_a_release_once(
+    five: Network, redlock: TaskLock, lease: Lease
+) -> None:
+    told: list[tuple[str, int]] = []
+    redlock._waiters.note_release = lambda *one: told.append(one)  # type: ignore[method-assign]
+    for node in five.nodes:
+        node.listeners = lambda channel: 2  # type: ignore[method-assign]
+    redlock.release(lease)
+    assert told == [("redlock:{k}", 2)]
+
+
+def test_what_can_not_be_released_is_named(five: Network, redlock: TaskLock, lease: Lease) -> None:
+    for node in five.nodes[:3]:
+        node.is_up = False
+    for attempt in (
+        lambda: redlock.release(lease),
+        lambda: redlock.release_owner("k", OTHER),
+        lambda: redlock.mark_done("k", "task-9"),
+    ):
+        with pytest.raises(QuorumUnavailable) as caught:
+            attempt()
+        assert caught.value.key == "k"
+
+
 # ---- done marks, drop
 
 
-def test_a_done_mark_stops_its_own_task_only(five: Network, redlock: Redlock) -> None:
+def test_a_done_mark_stops_its_own_task_only(five: Network, redlock: TaskLock) -> None:
     lease = redlock.acquire("k")
     redlock.release(lease, done="task-9", done_ttl=50.0)
     with pytest.raises(AlreadyDone) as caught:
-        redlock.acquire("k", unless_done="task-9")
+        redlock.acquire_for_task("k", unless_done="task-9")
     assert caught.value.remaining == pytest.approx(50)
-    assert redlock.acquire("k", unless_done="task-8").token > lease.token
+    assert redlock.acquire_for_task("k", unless_done="task-8").token > lease.token
 
 
-def test_a_done_mark_is_left_for_an_hour_by_default(five: Network, redlock: Redlock) -> None:
+def test_a_done_mark_is_left_for_an_hour_by_default(five: Network, redlock: TaskLock) -> None:
     redlock.mark_done("k", "task-9")
     five.pass_(3599.9)
     with pytest.raises(AlreadyDone):
-        redlock.acquire("k", unless_done="task-9")
+        redlock.acquire_for_task("k", unless_done="task-9")
     five.pass_(0.2)
-    redlock.acquire("k", unless_done="task-9")
+    redlock.acquire_for_task("k", unless_done="task-9")
 
 
-def test_a_mark_that_a_minority_took_says_so(five: Network, redlock: Redlock) -> None:
+def test_a_mark_that_a_minority_took_says_so(five: Network, redlock: TaskLock) -> None:
     for node in five.nodes[:3]:
         node.is_up = False
     with pytest.raises(QuorumUnavailable) as caught:
@@ -183,32 +249,32 @@ def test_a_mark_that_a_minority_took_says_so(five: Network, redlock: Redlock) ->
     assert caught.value.action == "mark"
 
 
-def test_a_mark_frees_nobody_s_lock(five: Network, redlock: Redlock, lease: Lease) -> None:
+def test_a_mark_frees_nobody_s_lock(five: Network, redlock: TaskLock, lease: Lease) -> None:
     redlock.mark_done("k", "task-9")
     assert five.holders() == [lease.owner] * 5
     assert five.floors() == [lease.token] * 5
 
 
-def test_a_reservation_is_dropped_by_its_owner(five: Network, redlock: Redlock) -> None:
+def test_a_reservation_is_dropped_by_its_owner(five: Network, redlock: TaskLock) -> None:
     reserved = redlock.reserve("k", ttl=600)
-    assert redlock.drop("k", reserved.owner)
+    assert redlock.release_owner("k", reserved.owner)
     assert five.holders() == [None] * 5
-    assert not redlock.drop("k", reserved.owner)
+    assert not redlock.release_owner("k", reserved.owner)
 
 
-def test_what_stands_on_one_node_only_is_dropped_too(five: Network, redlock: Redlock) -> None:
+def test_what_stands_on_one_node_only_is_dropped_too(five: Network, redlock: TaskLock) -> None:
     five.nodes[0].take(OTHER)
-    assert redlock.drop("k", OTHER)
+    assert redlock.release_owner("k", OTHER)
 
 
-def test_nobody_else_s_lock_is_dropped(five: Network, redlock: Redlock, lease: Lease) -> None:
-    assert not redlock.drop("k", OTHER)
+def test_nobody_else_s_lock_is_dropped(five: Network, redlock: TaskLock, lease: Lease) -> None:
+    assert not redlock.release_owner("k", OTHER)
     assert five.holders() == [lease.owner] * 5
 
 
-def test_a_drop_that_a_minority_confirms_says_so(five: Network, redlock: Redlock) -> None:
+def test_a_drop_that_a_minority_confirms_says_so(five: Network, redlock: TaskLock) -> None:
     for node in five.nodes[:3]:
         node.is_up = False
     with pytest.raises(QuorumUnavailable) as caught:
-        redlock.drop("k", OTHER)
+        redlock.release_owner("k", OTHER)
     assert caught.value.action == "release"

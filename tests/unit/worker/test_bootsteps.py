@@ -18,6 +18,7 @@ from celery.concurrency.solo import TaskPool as SoloPool
 from celery_redlock.pools import pool_process
 from celery_redlock.pools.prefork_keeper import is_supported
 from celery_redlock.redlock import ConfigurationError
+from celery_redlock.redlock.events import NodeRefuses, NodeUp, Observer
 from celery_redlock.worker import bootsteps
 from celery_redlock.worker.signal_handlers import keepers
 
@@ -30,12 +31,19 @@ class Nodes:
 
     def __init__(self, **why: str) -> None:
         self.why = why
+        self.waits: dict[str, float] = {}
+        self.observers: list[Observer] = []
         self.error: ConfigurationError | None = None
         self.is_closed = False
 
     def check(self) -> dict[str, str]:
         if self.error:
             raise self.error
+        for name in self.nodes:
+            for observer in self.observers:
+                observer(NodeUp(name, self.waits.get(name, 0.0)))
+                if self.why.get(name) == "full":
+                    observer(NodeRefuses(name, "OOM"))
         return self.why
 
     def close(self) -> None:
@@ -69,18 +77,53 @@ def test_too_few_nodes_at_the_start_are_an_error_line(
     nodes.why = {"a": "refused", "c": "full"}
     check(parent)
     assert caplog.messages == [
-        "no quorum at start, no lock can be acquired up=1 of=3 errors=a: refused; c: full"
+        (
+            "no quorum at start, no lock can be acquired votes=1 of=3 needed=2 "
+            "errors=a: refused; c: full"
+        )
     ]
     assert nodes.is_closed
 
 
-def test_a_quorum_at_the_start_is_no_line(
+def test_nodes_that_all_vote_at_the_start_are_an_info_line(
     parent: Any, nodes: Nodes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, "celery_redlock")
+    caplog.set_level(logging.INFO, "celery_redlock")
+    check(parent)
+    [record] = caplog.records
+    assert record.getMessage() == "nodes checked votes=3 of=3 needed=2"
+    assert record.levelno == logging.INFO
+
+
+def test_a_node_that_does_not_vote_at_the_start_is_named(
+    parent: Any, nodes: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
     nodes.why = {"a": "refused"}
     check(parent)
-    assert caplog.messages == []
+    assert caplog.messages == ["nodes checked votes=2 of=3 needed=2 others=a: refused"]
+
+
+def test_nodes_in_their_guard_at_the_start_say_when_they_vote(
+    parent: Any, nodes: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes.waits = {"a": 41.0, "b": 30.0, "c": 55.0}
+    nodes.why = {name: f"votes in {left}" for name, left in nodes.waits.items()}
+    check(parent)
+    assert caplog.messages == [
+        (
+            "no quorum votes yet, no lock can be acquired, new nodes can be admitted wait_s=41 "
+            "votes=0 of=3 needed=2 others=a: votes in 41.0; b: votes in 30.0; c: votes in 55.0"
+        )
+    ]
+
+
+def test_a_guarded_node_that_is_full_will_not_vote_either(
+    parent: Any, nodes: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes.waits = {"a": 41.0, "b": 30.0}
+    nodes.why = {"a": "full", "b": "votes in 30.0", "c": "full"}
+    check(parent)
+    assert caplog.messages[0].startswith("no quorum at start, no lock can be acquired votes=0")
 
 
 def test_nodes_that_can_never_be_a_quorum_stop_the_worker(parent: Any, nodes: Nodes) -> None:

@@ -11,7 +11,8 @@ import pytest
 from celery import Celery
 
 from celery_redlock import node_down, node_up, nodes_checked, quorum_degraded
-from celery_redlock.redlock import ConfigurationError, Redlock
+from celery_redlock.redlock import ConfigurationError
+from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.worker.node_watch import NodeWatch, mute_node_lines
 
 
@@ -37,7 +38,7 @@ class Stage:
     def __init__(self) -> None:
         self.nodes = Nodes()
         self.app = Celery("bank", set_as_current=False)
-        self.watch = NodeWatch(self.app, cast(Redlock, self.nodes))
+        self.watch = NodeWatch(self.app, cast(TaskLock, self.nodes))
         self.told: list[tuple[object, ...]] = []
 
     def look(self, **why: str) -> list[tuple[object, ...]]:
@@ -98,6 +99,18 @@ def test_a_quorum_that_is_lost_and_back_is_one_line_each(
     ]
 
 
+def test_a_quorum_that_never_was_is_not_lost(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.watch = NodeWatch(stage.app, stage.watch._redlock, is_known=True)
+    assert ("degraded", 1, 3, 2) in stage.look(a="votes in 60 s", c="votes in 60 s")
+    assert "quorum lost" not in caplog.text
+    stage.look()
+    assert "quorum is back" in caplog.text
+    stage.look(a="refused", c="full")
+    assert "quorum lost" in caplog.text
+
+
 def test_a_misconfigured_node_is_one_line(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     stage.nodes.error = ConfigurationError("node a is a slave")
     for _ in range(3):
@@ -128,7 +141,7 @@ def test_each_check_tells_how_many_nodes_vote(stage: Stage) -> None:
 def test_a_lock_leaves_the_lines_about_nodes_to_the_watch(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    redlock = mute_node_lines(Redlock(["redis://127.0.0.1:1"]))
+    redlock = mute_node_lines(TaskLock(["redis://127.0.0.1:1"]))
     assert mute_node_lines(redlock) is redlock, "it may be done again"
     caplog.set_level(logging.INFO, "celery_redlock")
     assert redlock.check()

@@ -33,7 +33,7 @@ def no_shutdown() -> Iterator[None]:
 def patient(node: OneNode, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     """The node's lock with waits that end when somebody ends them; what happens during the next."""
     during: list[Callable[[], None]] = []
-    acquire = node.acquire
+    acquire = node.acquire_for_task
 
     def acquire_or_wait(key: str, ttl: float = 30.0, **how: Any) -> Lease:
         if how.pop("wait", None) is None:
@@ -43,7 +43,7 @@ def patient(node: OneNode, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[],
         how["on_attempt"]("owner")
         raise WaitsOnError
 
-    monkeypatch.setattr(node, "acquire", acquire_or_wait)
+    monkeypatch.setattr(node, "acquire_for_task", acquire_or_wait)
     return during
 
 

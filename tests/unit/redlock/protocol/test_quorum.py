@@ -15,10 +15,12 @@ from celery_redlock.redlock.protocol.quorum import (
     acknowledged,
     chosen_token,
     confirm_verdict,
+    could_take_over,
     drift_ms,
     extend_verdict,
     grant_verdict,
     guard_s,
+    highest_floor,
     holder_age_s,
     leading_holder,
     majority,
@@ -156,10 +158,26 @@ def test_one_done_mark_ends_an_attempt_whatever_else_was_said(nodes: int) -> Non
             assert grant_verdict(marked) is Verdict.DONE, marked
 
 
+def test_what_could_be_taken_over_is_free_or_the_owner_s_on_a_majority() -> None:
+    free = Busy("", 0, 0)
+    assert could_take_over([X, X, Y], X.holder)
+    assert could_take_over([X, free, Y], X.holder)
+    assert could_take_over([free, free, None], X.holder)
+    assert not could_take_over([X, Y, Y], X.holder)
+    assert not could_take_over([X, Y, DEAD], X.holder)
+    assert not could_take_over([X, None, Done(1)], X.holder)
+
+
 def test_the_leading_holder_has_most_nodes_and_its_longest_time() -> None:
     far, near = Busy("x", 900, 3), Busy("x", 20, 3)
     assert leading_holder([Y, near, MINE, far, None]) == far
     assert leading_holder([MINE, DEAD, None]) is None
+    # One node's word for a longer time leads nobody.
+    assert leading_holder([Busy("y", 5000, 3), near, far]) == far
+    # Nor does a floor, or an age that only one of them knows.
+    told, untold = Busy("x", 900, 3, 5), Busy("x", 900, 4)
+    assert leading_holder([told, untold]) is told
+    assert leading_holder([told, Busy("x", 900, 3)]) is told
 
 
 @pytest.mark.parametrize(
@@ -169,6 +187,7 @@ def test_the_leading_holder_has_most_nodes_and_its_longest_time() -> None:
         ([None, None], None),  # nodes without a floor: no lease has begun
         ([None, 1_500_000], 1.5),
         ([-900_000, -900_000], 0.0),  # the holder's clock is ahead
+        ([-1_000_000], 0.0),  # as far as a token may be
         ([-1_100_000, -1_100_000], None),  # further than a token may be
         ([-3_600_000_000, 1_500_000], 1.5),  # the clock of one node is behind, or of one ahead
         ([56 * 365 * 86_400 * 10**6], 56 * 365 * 86_400),
@@ -204,6 +223,12 @@ def test_an_owner_that_can_not_reach_a_majority_is_told_apart() -> None:
 
 def test_the_token_is_the_largest_that_was_granted() -> None:
     assert chosen_token([Granted(5), Busy("x", 1, 99), Granted(8), None, Granted(7)]) == (8, 1)
+
+
+def test_the_highest_floor_is_that_of_a_grant_or_of_a_refusal() -> None:
+    assert highest_floor([Granted(5), Granted(9), Busy("x", 900, 7), DEAD, None]) == 9
+    assert highest_floor([Granted(5), Busy("x", 900, 7), Busy("", 0, 8)]) == 8
+    assert highest_floor([DEAD, None]) == 0
 
 
 def test_only_granting_nodes_below_the_token_must_confirm() -> None:

@@ -578,18 +578,69 @@ def test_what_streams_is_read_for_a_bounded_time(name: str) -> None:
     assert connection.closed
 
 
+def answering(stage: Stage, *answers: tuple[int, bytes]) -> Callable[[Replies[object]], bool]:
+    """Return a decision that plays one answer each time it is asked, and is made in the end."""
+    left = deque(answers)
+
+    def is_decided(_: Replies[object]) -> bool:
+        if not left:
+            return True
+        node, data = left.popleft()
+        stage.peers[node].says(data)
+        return False
+
+    return is_decided
+
+
+def test_like_replies_are_parsed_once(stage: Stage) -> None:
+    for peer in stage.peers:
+        peer.says(b":1\r\n")
+    stage.ask()
+    parsed = []
+
+    def parse(raw: object) -> object:
+        parsed.append(raw)
+        return raw
+
+    in_turn = answering(stage, *[(node, b":5\r\n") for node in range(3)])
+    assert stage.channel.ask(COMMAND, parse, in_turn, (0, 1, 2)) == [5, 5, 5]
+    assert parsed == [5]
+
+
+def test_an_owed_reply_is_not_taken_for_one_like_it(stage: Stage) -> None:
+    for peer in stage.peers:
+        peer.says(b":1\r\n")
+    stage.ask()
+    for peer in stage.peers[:2]:
+        peer.says(b":1\r\n")
+    stage.ask(needed=2)
+    one_and_the_owed = answering(stage, (0, b":1\r\n"), (2, b":1\r\n"))
+    replies = stage.channel.ask(COMMAND, lambda raw: raw, one_and_the_owed, (0, 1, 2))
+    assert replies == [1, None, None]
+
+
+def test_a_part_of_a_reply_is_not_taken_for_one_like_it(stage: Stage) -> None:
+    for peer in stage.peers:
+        peer.says(b":1\r\n")
+    stage.ask()
+    # As the second part of a string, ":1" and its line end are its text.
+    in_parts = answering(stage, (0, b":1\r\n"), (2, b"$4\r\n"), (2, b":1\r\n"), (2, b"\r\n"))
+    replies = stage.channel.ask(COMMAND, lambda raw: raw, in_parts, (0, 1, 2))
+    assert replies == [1, None, b":1\r\n"]
+
+
 def test_a_look_at_what_comes_by_itself_ends(stage: Stage) -> None:
     looks = []
 
-    def read(seconds: float) -> bool:
-        looks.append(seconds)
+    def read(now: float) -> bool:
+        looks.append(now)
         assert len(looks) < 100
         return True
 
-    stage.channel._read = read  # type: ignore[assignment, method-assign]
+    stage.channel._read_owed = read  # type: ignore[method-assign]
     stage.clock.leap(1)
     stage.channel.prepare()
-    assert set(looks) == {0.0}
+    assert looks
 
 
 # ---- what is owed

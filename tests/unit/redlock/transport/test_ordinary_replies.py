@@ -45,13 +45,13 @@ class Wire:
         ours, self.end = socket.socketpair()
         self.connection = NodeConnection(Connection(ours), 0.0, on_end=lambda *_, **__: None)
         self.parsed: list[bytes] = []
-        parse = NodeConnection._parse
+        parse = NodeConnection._feed
 
         def record(connection: NodeConnection, data: bytes, raws: list[object]) -> bool:
             self.parsed.append(data)
             return parse(connection, data, raws)
 
-        monkeypatch.setattr(NodeConnection, "_parse", record)
+        monkeypatch.setattr(NodeConnection, "_feed", record)
         self.connection.sent = 1
         self.receives(b":0\r\n")
         self.parsed.clear()

@@ -21,8 +21,13 @@ def guard() -> RestartGuard:
     return RestartGuard("node:6379", FakeClock(), GUARD)
 
 
-def server(run_id: str = "first", uptime: str = LONG, at: float = 1000.0) -> Server:
-    return Server(run_id, uptime, at)
+def server(
+    run_id: str = "first",
+    uptime: str = LONG,
+    at: float = 1000.0,
+    admitted: str = "",
+) -> Server:
+    return Server(run_id, uptime, at, admitted)
 
 
 def test_the_guard_is_counted_from_the_server_s_start(guard: RestartGuard) -> None:
@@ -60,6 +65,19 @@ def test_without_a_guard_every_server_votes_at_once() -> None:
     assert guard.votes_from(server("replica", at=2000.0)) == 2000
 
 
+def test_a_server_that_was_declared_new_waits_for_the_clocks_only() -> None:
+    guard = RestartGuard("node:6379", FakeClock(), GUARD, 5.0)
+    admitted = server(uptime="2", admitted="first")
+    assert guard.votes_from(admitted) == 1000 - 2 + 5
+    replaced = server("second", "1", 2000.0, "second")
+    assert guard.votes_from(replaced) == 2000 - 1 + 5
+
+
+def test_the_admission_of_another_run_is_not_valid(guard: RestartGuard) -> None:
+    later = server("second", "1", admitted="first")
+    assert guard.votes_from(later) == 1000 - 1 + GUARD
+
+
 def test_a_server_seen_by_one_lock_is_known_to_the_others() -> None:
     address, clock = next(_addresses), SystemClock()
     one, other = (RestartGuard(address, clock, GUARD) for _ in range(2))
@@ -72,3 +90,9 @@ def test_servers_at_different_addresses_replace_no_other() -> None:
     one, other = (RestartGuard(next(_addresses), SystemClock(), GUARD) for _ in range(2))
     one.votes_from(server(at=1000.0))
     assert other.votes_from(server("another", at=1000.0)) <= 1000
+
+
+def test_a_server_asked_again_does_not_wait_for_longer(guard: RestartGuard) -> None:
+    guard.votes_from(server(uptime="20", at=1000.0))
+    # Its clock was set back, or the reply was long on its way.
+    assert guard.votes_from(server(uptime="5", at=1010.0)) == 1000 - 20 + GUARD

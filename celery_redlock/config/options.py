@@ -17,6 +17,8 @@ from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.validation import SHORTEST_S, SHORTEST_TTL_S, seconds_given
 from celery_redlock.suggestion import closest
 
+from .foreign_options import FOREIGN_OPTIONS, classes_in_use, foreign_option, options_in_use
+
 
 class Lifetime(str, Enum):
     """Lifetime of a task's lock. The names are those of sidekiq-unique-jobs."""
@@ -142,16 +144,20 @@ def setting_of(option: str) -> str:
 
 
 def declared_options(task: object) -> dict[str, object]:
-    """Return the `lock_*` attributes of a task or task class: its own, then the nearest in the MRO.
+    """Return the lock options of a task or task class: its own, then the nearest in the MRO.
+
+    They are its `lock_*` attributes, and those that may be options of other packages.
 
     Attributes are read without the descriptor protocol: a function given as `lock_key` would
     become a bound method, called with the task as its first argument.
     """
     declared: dict[str, object] = {}
     owners = task.__mro__ if isinstance(task, type) else (task, *type(task).__mro__)
+    cls = task if isinstance(task, type) else type(task)
+    others, foreign = classes_in_use(cls), FOREIGN_OPTIONS - options_in_use(cls)
     for owner in owners:
-        for name, value in vars(owner).items():
-            if name.startswith("lock_"):
+        for name, value in () if owner in others else vars(owner).items():
+            if name in foreign or (name.startswith("lock_") and name not in FOREIGN_OPTIONS):
                 unwrapped = value.__func__ if isinstance(value, staticmethod) else value
                 declared.setdefault(name, unwrapped)
     return declared
@@ -242,12 +248,14 @@ class _Reader:
         )
 
     def refuse_unknown(self) -> None:
-        for name in self.declared:
-            if name not in KNOWN_OPTIONS:
+        for name, value in self.declared.items():
+            if problem := foreign_option(name, value):
+                raise ConfigurationError(f"task {self.task_name!r}: {name} = {value!r} {problem}")
+            if name.startswith("lock_") and name not in KNOWN_OPTIONS:
                 close = closest(name, KNOWN_OPTIONS)
                 hint = f"did you mean {close}?" if close else "remove or rename it."
                 raise ConfigurationError(
-                    f"task {self.task_name!r}: {name} = {self.declared[name]!r} is an unknown lock "
+                    f"task {self.task_name!r}: {name} = {value!r} is an unknown lock "
                     f"option; {hint} Known options: {', '.join(sorted(KNOWN_OPTIONS))}"
                 )
 

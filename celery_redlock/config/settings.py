@@ -27,6 +27,7 @@ from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.validation import SHORTEST_S, SHORTEST_TTL_S, address_of, seconds_given
 from celery_redlock.suggestion import closest
 
+from .foreign_options import foreign_setting
 from .options import KNOWN_OPTIONS, setting_of
 from .redaction import hide_nodes
 
@@ -177,6 +178,9 @@ def _given(conf: Mapping[str, Any]) -> dict[str, Any]:
     for key in map(str, conf.keys()):
         name = key.removeprefix(namespace).lower()
         if not name.startswith(PREFIX):
+            # With a namespace the source has names that are no settings of Celery's, too.
+            if key.startswith(namespace) and (problem := foreign_setting(name)):
+                raise ConfigurationError(f"{key} {problem}")
             continue
         value = conf.get(name)
         if value is None:

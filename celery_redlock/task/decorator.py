@@ -3,19 +3,102 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+)
 
-from celery import Celery, shared_task
+from celery import Celery, Task, shared_task
 
 from celery_redlock.redlock.errors import ConfigurationError
 
 from .singleton import OnAppsTask, SingletonTask
 
-_Body = TypeVar("_Body", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .typed_options import TypedOptions
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+_Self = TypeVar("_Self", bound="Task[Any, Any]")
+
+
+# Bodies with the parameter that callers don't pass: no type can take a keyword off a signature, so
+# their tasks keep the result only.
+
+
+class _Token0(Protocol[R_co]):
+    def __call__(self, *, fencing_token: Any) -> R_co: ...
+
+
+class _Token1(Protocol[R_co]):
+    def __call__(self, a: Any, /, *, fencing_token: Any) -> R_co: ...
+
+
+class _Token2(Protocol[R_co]):
+    def __call__(self, a: Any, b: Any, /, *, fencing_token: Any) -> R_co: ...
+
+
+class _Token3(Protocol[R_co]):
+    def __call__(self, a: Any, b: Any, c: Any, /, *, fencing_token: Any) -> R_co: ...
+
+
+class _Token4(Protocol[R_co]):
+    def __call__(self, a: Any, b: Any, c: Any, d: Any, /, *, fencing_token: Any) -> R_co: ...
+
+
+class _Decorator(Protocol):
+    """Decorator of a body without `bind`."""
+
+    @overload
+    def __call__(self, body: _Token0[R], /) -> SingletonTask[..., R]: ...
+    @overload
+    def __call__(self, body: _Token1[R], /) -> SingletonTask[..., R]: ...
+    @overload
+    def __call__(self, body: _Token2[R], /) -> SingletonTask[..., R]: ...
+    @overload
+    def __call__(self, body: _Token3[R], /) -> SingletonTask[..., R]: ...
+    @overload
+    def __call__(self, body: _Token4[R], /) -> SingletonTask[..., R]: ...
+    @overload
+    def __call__(self, body: Callable[P, R], /) -> SingletonTask[P, R]: ...
+
+
+class _BindingDecorator(Protocol):
+    """Decorator of a body with `bind`: its first parameter is the task."""
+
+    @overload
+    def __call__(self, body: _Token1[R], /) -> SingletonTask[..., R]: ...
+    @overload
+    def __call__(self, body: _Token2[R], /) -> SingletonTask[..., R]: ...
+    @overload
+    def __call__(self, body: _Token3[R], /) -> SingletonTask[..., R]: ...
+    @overload
+    def __call__(self, body: _Token4[R], /) -> SingletonTask[..., R]: ...
+    @overload
+    def __call__(self, body: Callable[Concatenate[_Self, P], R], /) -> SingletonTask[P, R]: ...
 
 
 @overload
-def singleton_task(body: _Body, /) -> SingletonTask: ...
+def singleton_task(body: _Token0[R], /) -> SingletonTask[..., R]: ...
+@overload
+def singleton_task(body: _Token1[R], /) -> SingletonTask[..., R]: ...
+@overload
+def singleton_task(body: _Token2[R], /) -> SingletonTask[..., R]: ...
+@overload
+def singleton_task(body: _Token3[R], /) -> SingletonTask[..., R]: ...
+@overload
+def singleton_task(body: _Token4[R], /) -> SingletonTask[..., R]: ...
+@overload
+def singleton_task(body: Callable[P, R], /) -> SingletonTask[P, R]: ...
 @overload
 def singleton_task(
     body: None = None,
@@ -23,8 +106,19 @@ def singleton_task(
     *,
     app: Celery | None = None,
     base: type[Any] | None = None,
-    **options: Any,
-) -> Callable[[_Body], SingletonTask]: ...
+    bind: Literal[True],
+    **options: Unpack[TypedOptions],
+) -> _BindingDecorator: ...
+@overload
+def singleton_task(
+    body: None = None,
+    /,
+    *,
+    app: Celery | None = None,
+    base: type[Any] | None = None,
+    bind: Literal[False] = False,
+    **options: Unpack[TypedOptions],
+) -> _Decorator: ...
 def singleton_task(
     body: Callable[..., Any] | None = None,
     /,

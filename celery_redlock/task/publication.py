@@ -19,9 +19,9 @@ from celery_redlock.messages.reservation import (
     reserve,
 )
 from celery_redlock.pools.pool_process import withdraw_attempts
-from celery_redlock.redlock import Redlock
 from celery_redlock.redlock.errors import LockHeld, QuorumUnavailable
 from celery_redlock.redlock.lease import new_owner, task_of
+from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.signals import lock_conflict, lock_unavailable
 from celery_redlock.throttled_log import ThrottledLog
 
@@ -91,7 +91,7 @@ class Publication(NamedTuple):
     """
 
     task: Task[Any, Any]
-    redlock: Redlock
+    redlock: TaskLock
     lock: LockOptions
     key: str
     task_id: str | None
@@ -180,6 +180,7 @@ class Publication(NamedTuple):
     def _duplicate(self, held: LockHeld) -> Any:
         holder = task_of(held.owner)
         becomes = self.lock.on_conflict.value
+        held.name_task(self.task.name)
         logger.info(
             "not published key=%s task=%s holder_task_id=%s remaining_s=%.3f becomes=%s",
             held.key, self.task.name, holder, held.remaining, becomes,

@@ -6,13 +6,19 @@ import abc
 import os
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Generic
 
 from celery import Celery, Task, states
 from celery.exceptions import Reject
 from celery.result import EagerResult
 
 from celery_redlock.config.app_lock import is_enabled, redlock_of
+from celery_redlock.config.foreign_options import (
+    FOREIGN_OPTIONS,
+    foreign_option,
+    options_in_use,
+)
 from celery_redlock.config.options import KNOWN_OPTIONS
 from celery_redlock.config.task_config import (
     TaskLockConfig,
@@ -36,7 +42,31 @@ from celery_redlock.worker import bootsteps, signal_handlers
 from .publication import Publication, is_retry_of
 
 if TYPE_CHECKING:
+    import typing_extensions as typing
     from celery.app.task import Context
+    from celery.canvas import Signature
+    from celery.result import AsyncResult
+
+    # With defaults, so that `SingletonTask` alone stands for a task of any signature.
+    P = typing.ParamSpec("P", default=...)
+    R = typing.TypeVar("R", covariant=True, default=Any)  # noqa: PLC0105  # short as P
+
+    class _Base(Task, Generic[P, R]):  # type: ignore[type-arg]
+        """Celery's task, with the parameters and the result of its body."""
+
+        def delay(self, *args: P.args, **kwargs: P.kwargs) -> AsyncResult[R]: ...
+        def run(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+        def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]: ...
+        def si(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]: ...
+else:
+    P = R = Any  # only a type checker looks
+
+    class _Base:
+        """Celery's task, which can be subscripted from Celery 5.7 on only."""
+
+        def __class_getitem__(cls, _parameters: object) -> type[Task]:
+            return Task
+
 
 _Call = Callable[[tuple[Any, ...], dict[str, Any], "Lease | None"], Any]
 _DUMP = "_dump_pydantic_arguments"
@@ -71,16 +101,28 @@ class OnAppsTask(abc.ABCMeta):
         return cls
 
 
-class SingletonTask(Task, metaclass=OnAppsTask):  # type: ignore[type-arg]
+class SingletonTask(_Base[P, R], metaclass=OnAppsTask):
     """Task of which one execution runs at a time for each task name and arguments.
 
     Use it as ``base=`` of a task, or write `@singleton_task`. Options are attributes that start
     with ``lock_``; docs/reference/options.md lists them.
+
+    To a type checker it is generic: ``SingletonTask[[int, str], bool]`` takes an int and a str, and
+    returns a bool.
     """
+
+    if not TYPE_CHECKING:
+        __class_getitem__ = classmethod(GenericAlias)
 
     abstract = True
     _config: TaskLockConfig | None = None
     _stores_start = False
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, _parameters: object) -> type[SingletonTask]:
+            """Return the class itself, as Celery's own does from 5.7 on."""
+            return cls
 
     @classmethod
     def on_bound(cls, app: Celery) -> None:
@@ -136,7 +178,7 @@ class SingletonTask(Task, metaclass=OnAppsTask):  # type: ignore[type-arg]
         link_error: Any = None,
         shadow: str | None = None,
         **options: Any,
-    ) -> Any:
+    ) -> AsyncResult[R]:
         """Publish the task, as `celery.Task.apply_async` does.
 
         Returns:
@@ -174,12 +216,15 @@ class SingletonTask(Task, metaclass=OnAppsTask):  # type: ignore[type-arg]
             )
 
         name = self._key_at_publish(args or (), kwargs or {}, options)
+        sent: AsyncResult[R]
         if name is None or self.app.conf.task_always_eager:
-            return send(task_id, {})
+            sent = send(task_id, {})
+            return sent
         given = {**options, "link": link, "link_error": link_error}
         given.setdefault("expires", self.expires)
         lock = self._lock_config().options
-        return Publication(self, redlock_of(self.app), lock, name, task_id, given).send(send)
+        sent = Publication(self, redlock_of(self.app), lock, name, task_id, given).send(send)
+        return sent
 
     def retry(self, *args: Any, **kwargs: Any) -> Any:
         """Publish the task again, to be tried later, as `celery.Task.retry` does.
@@ -197,12 +242,13 @@ class SingletonTask(Task, metaclass=OnAppsTask):  # type: ignore[type-arg]
                 raise
             raise ending from rejected
 
-    def apply(self, *args: Any, **kwargs: Any) -> Any:
+    def apply(self, *args: Any, **kwargs: Any) -> EagerResult[R]:
         """Run the task in this process, as `celery.Task.apply` does, under its lock."""
         result = super().apply(*args, **kwargs)
         ended = getattr(result, "_result", None)
         if isinstance(ended, outcomes.Skipped):
-            return EagerResult(result.id, ended.duplicate, "REVOKED", name=self.name)
+            duplicate: Any = ended.duplicate
+            return EagerResult(result.id, duplicate, "REVOKED", name=self.name)
         return result
 
     def drop(self, *args: Any, **kwargs: Any) -> bool:
@@ -229,17 +275,20 @@ class SingletonTask(Task, metaclass=OnAppsTask):  # type: ignore[type-arg]
         is_throttle = config.options.lifetime.is_throttle
         return reservation.release_all(redlock_of(self.app), name, is_throttle=is_throttle)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the body: in an execution under the lock, otherwise as a plain function."""
         request = self.request
+        result: R
         if request.called_directly:
-            return super().__call__(*args, **self._with_token(kwargs, None))
-        if request in executions:
+            result = super().__call__(*args, **self._with_token(kwargs, None))
+        elif request in executions:
             # Called by its own body. The request tells it, not the current run: an execution
             # without a lock has none.
             run = executions[request]
-            return self._body(args, kwargs, run.lease if run else None)
-        return self._perform(request, args, kwargs, self._body)
+            result = self._body(args, kwargs, run.lease if run else None)
+        else:
+            result = self._perform(request, args, kwargs, self._body)
+        return result
 
     def push_request(self, *args: Any, **kwargs: Any) -> None:
         """Push a copy of the request, which belongs to the same execution."""
@@ -328,6 +377,13 @@ class SingletonTask(Task, metaclass=OnAppsTask):  # type: ignore[type-arg]
 
     def _refuse_lock_options(self, options: dict[str, Any]) -> None:
         # Celery would put them into the message's properties, where they have no effect.
+        in_use = options_in_use(type(self))
+        for name in sorted((FOREIGN_OPTIONS - in_use) & options.keys()):
+            if problem := foreign_option(name, options[name]):
+                raise ConfigurationError(
+                    f"task {self.name!r}: {name} = {options[name]!r} {problem}, where the task is "
+                    "defined"
+                )
         for name in sorted(KNOWN_OPTIONS & options.keys()):
             raise ConfigurationError(
                 f"task {self.name!r}: {name} is not a per-call option; set it where the task is "

@@ -15,11 +15,12 @@ import celery_redlock
 
 PACKAGE = Path(celery_redlock.__file__).parent
 PUBLIC = {
-    "ConfigurationError", "DuplicateTask", "Lease", "LeaseLost", "LockHeld", "QuorumUnavailable",
-    "Redlock", "RedlockError", "SingletonTask", "__version__", "current_lease", "lock_acquired",
-    "lock_conflict", "lock_lost", "lock_released", "lock_unavailable", "lock_wait_began",
-    "lock_wait_ended", "node_down", "node_up", "nodes_checked", "quorum_degraded", "singleton_task",
-    "tick_processed",
+    "Acquired", "AlreadyDone", "ConfigurationError", "DuplicateTask", "Event", "Holder",
+    "Lease", "LeaseLost", "LockHeld", "Lost", "NodeDown", "NodeRefuses", "NodeUp", "Observer",
+    "QuorumUnavailable", "Redlock", "RedlockError", "Refused", "Released", "SingletonTask",
+    "__version__", "current_lease", "lock_acquired", "lock_conflict", "lock_lost",
+    "lock_released", "lock_unavailable", "lock_wait_began", "lock_wait_ended", "node_down",
+    "node_up", "nodes_checked", "quorum_degraded", "singleton_task", "tick_processed",
 }  # fmt: skip
 """The promise: a name that goes from here breaks somebody's code."""
 

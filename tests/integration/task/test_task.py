@@ -399,7 +399,7 @@ def test_a_worker_starts_while_the_nodes_are_away_and_says_so(
     worker = project.start_worker()
     line = worker.wait_for_line("no quorum at start")
     assert "ERROR" in line
-    assert "up=1 of=3" in line
+    assert "votes=1 of=3" in line
     for node in nodes[1:]:
         assert f"127.0.0.1:{node.port}" in line
         node.start()

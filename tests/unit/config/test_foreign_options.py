@@ -1,0 +1,148 @@
+"""Options and settings of other packages: each is refused, with what to write instead."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any, ClassVar
+
+import pytest
+from celery import Celery, Task
+
+from celery_redlock import SingletonTask
+from celery_redlock.config.foreign_options import foreign_option
+from celery_redlock.config.options import declared_options, lock_options
+from celery_redlock.config.settings import settings_from
+from celery_redlock.redlock.errors import ConfigurationError
+
+UNTIL_EXECUTED = 'lock_lifetime="until_executed"'
+NODES = ["redis://a", "redis://b", "redis://c"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "instead"),
+    [
+        ("once", {"graceful": True}, UNTIL_EXECUTED),
+        ("once", {}, f'{UNTIL_EXECUTED}, lock_on_conflict="raise"'),
+        ("once", {"graceful": True, "keys": ["a"]}, f'{UNTIL_EXECUTED}, lock_key=["a"]'),
+        ("once", {"graceful": True, "keys": []}, f"{UNTIL_EXECUTED}, lock_key=[]"),
+        (
+            "once",
+            {"graceful": True, "unlock_before_run": True},
+            'lock_lifetime="until_executing"',
+        ),
+        ("unique_on", ["a", "b"], f'{UNTIL_EXECUTED}, lock_key=["a", "b"]'),
+        ("unique_on", "a", f'{UNTIL_EXECUTED}, lock_key=["a"]'),
+        ("raise_on_duplicate", True, 'lock_on_conflict="raise"'),
+        ("heimdall", {"unique": True}, UNTIL_EXECUTED),
+        ("heimdall", {"unique_wait_for_expiry": True}, 'lock_lifetime="until_expired"'),
+    ],
+)
+def test_what_to_write_instead_is_told(name: str, value: object, instead: str) -> None:
+    problem = foreign_option(name, value)
+    assert problem is not None
+    assert problem.endswith(f"; write {instead}")
+
+
+@pytest.mark.parametrize(("name", "value"), [("raise_on_duplicate", False), ("lock_expiry", 60)])
+def test_what_has_no_counterpart_is_to_be_removed(name: str, value: object) -> None:
+    problem = foreign_option(name, value)
+    assert problem is not None
+    assert problem.endswith("; remove it")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("once", lambda: None), ("unique_on", None), ("once_more", {})]
+)
+def test_attributes_of_the_users_own_are_none(name: str, value: object) -> None:
+    assert foreign_option(name, value) is None
+
+
+def test_a_lock_option_instead_makes_a_valid_task() -> None:
+    instead = {"lock_lifetime": "until_executed", "lock_key": ["a"], "lock_on_conflict": "raise"}
+    assert lock_options("sync", instead, {}, max_ttl=60.0).key == ["a"]
+
+
+def test_a_task_that_has_one_is_refused_as_it_is_bound() -> None:
+    app = Celery("bank", set_as_current=False)
+    app.conf.redlock_nodes = NODES
+    with pytest.raises(ConfigurationError, match=r"unique_on = .*celery-singleton.*lock_key"):
+
+        @app.task(base=SingletonTask, name="sync", shared=False, unique_on=["a"], lazy=False)
+        def sync(a: int) -> None: ...
+
+
+def test_a_method_of_that_name_is_no_option() -> None:
+    class Mine(SingletonTask):
+        name = "mine"
+
+        def once(self) -> None: ...
+
+    declared = declared_options(Mine)
+    assert lock_options("mine", declared, {}, max_ttl=60.0).key is None
+
+
+def test_a_call_that_has_one_is_refused() -> None:
+    app = Celery("bank", broker="memory://", set_as_current=False)
+    app.conf.redlock_nodes = NODES
+
+    @app.task(base=SingletonTask, name="sync", shared=False)
+    def sync(a: int) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"'sync': once = .* where the task is defined"):
+        sync.apply_async((1,), once={"graceful": True})
+
+
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ({"ONCE": {"backend": "x"}}, "ONCE is a setting of celery-once.*set redlock_nodes"),
+        ({"singleton_backend_url": "redis://a"}, "singleton_backend_url .*set redlock_nodes"),
+        ({"singleton_lock_expiry": 60}, "singleton_lock_expiry .*remove it"),
+    ],
+)
+def test_a_setting_that_was_left_over_is_refused(conf: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        settings_from({"redlock_nodes": NODES, **conf})
+
+
+def test_a_setting_of_a_package_in_use_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "celery_singleton", ModuleType("celery_singleton"))
+    conf = {"redlock_nodes": NODES, "singleton_backend_url": "redis://a"}
+    assert settings_from(conf).nodes == tuple(NODES)
+
+
+def test_a_name_of_another_package_outside_of_the_namespace_is_no_setting() -> None:
+    class Source:
+        CELERY_REDLOCK_NODES = NODES
+        ONCE = {"of": "somebody"}  # noqa: RUF012
+
+    app = Celery("bank", set_as_current=False)
+    app.config_from_object(Source, namespace="CELERY")
+    assert settings_from(app.conf).nodes == tuple(NODES)
+
+
+class QueueOnce(Task):  # type: ignore[type-arg]
+    abstract = True
+    once: ClassVar[dict[str, bool]] = {"graceful": True}
+    lock_and_run = None
+
+
+QueueOnce.__module__ = "celery_once.tasks"
+
+
+def test_a_task_with_both_classes_keeps_the_options_of_both() -> None:
+    class Both(QueueOnce, SingletonTask):
+        abstract = True
+        once: ClassVar[dict[str, bool]] = {"graceful": False}
+        lock_key = "k"
+
+    assert declared_options(Both)["lock_key"] == "k"
+    assert not {"once", "lock_and_run"} & declared_options(Both).keys()
+
+
+def test_with_the_classes_the_other_way_round_the_options_are_refused() -> None:
+    class Both(SingletonTask, QueueOnce):
+        abstract = True
+
+    assert "once" in declared_options(Both)

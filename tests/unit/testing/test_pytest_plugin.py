@@ -1,0 +1,137 @@
+"""The fixtures of the pytest plugin, which pytest has loaded for this very run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_redlock import DuplicateTask, LeaseLost, LockHeld, SingletonTask, singleton_task
+from celery_redlock.config import app_lock
+from celery_redlock.testing import Locks, MemoryServers, pytest_plugin
+from tests.support.processes.project import celery_to_itself
+from tests.unit.test_public_names import modules_after
+
+
+@pytest.fixture
+def redlock_app() -> Iterator[Celery]:
+    with celery_to_itself(), Celery("bank", broker="memory://", backend="cache+memory://") as app:
+        app.conf.redlock_nodes = ["redis://never-asked"]
+        yield app
+
+
+Body = Callable[[], object]
+
+
+@pytest.fixture
+def sync(redlock_app: Celery) -> Any:
+    """A task that calls its argument `body` in its body, and is locked by its `account`."""
+
+    @singleton_task(app=redlock_app, name="sync", lock_key=["account"], shared=False)
+    def sync(account: int, body: Body = bool) -> object:
+        return body()
+
+    return sync
+
+
+def test_a_held_lock_makes_a_duplicate_of_a_call(redlock_locks: Locks, sync: Any) -> None:
+    with redlock_locks.hold(sync, 1):
+        redlock_locks.assert_held(sync, account=1)
+        assert redlock_locks.holder(sync, 1) == "another-worker"
+        duplicate = redlock_locks.assert_duplicate(sync.apply((1,)))
+        assert isinstance(duplicate, DuplicateTask)
+        assert duplicate.holder == "another-worker"
+        assert redlock_locks.runs(sync, 1) == 0
+        with pytest.raises(LockHeld), redlock_locks.hold(sync, 1):
+            pass
+    redlock_locks.assert_free(sync, 1)
+
+
+def test_a_run_is_counted_by_the_key_of_its_call(redlock_locks: Locks, sync: Any) -> None:
+    sync.apply((1,))
+    sync.apply((2,))
+    sync.apply((2,))
+    redlock_locks.assert_ran_once(sync, account=1)
+    assert redlock_locks.runs(sync, 2) == 2
+
+
+def test_a_lease_is_lost_to_another_worker_on_command(redlock_locks: Locks, sync: Any) -> None:
+    thief = []
+
+    def body() -> None:
+        thief.append(redlock_locks.lose(sync, 1))
+        sync.lease.ensure()
+
+    result = sync.apply((1, body))
+    assert isinstance(result.result, LeaseLost)
+    assert redlock_locks.holder(sync, 1) == "another-worker"
+    assert thief[0].token > 0
+
+
+@pytest.mark.parametrize(
+    ("claim", "said"),
+    [
+        (lambda locks, task: locks.assert_held(task, 1), r"sync\(1\) is not locked"),
+        (lambda locks, task: locks.assert_ran_once(task, 1, body=None), r"sync\(1, .*ran 0 times"),
+        (lambda locks, task: locks.assert_duplicate(task.apply((1,))), "is SUCCESS, no duplicate"),
+        (lambda locks, task: locks.lose(task, 1), r"sync\(1\) does not run in this process"),
+    ],
+)
+def test_an_assertion_that_fails_says_what_is_so(
+    redlock_locks: Locks, sync: Any, claim: Callable[[Locks, Any], object], said: str
+) -> None:
+    with pytest.raises(AssertionError, match=said):
+        claim(redlock_locks, sync)
+
+
+def test_a_lock_that_is_not_free_is_named_with_its_holder(redlock_locks: Locks, sync: Any) -> None:
+    with redlock_locks.hold(sync, 1), pytest.raises(AssertionError, match="another-worker"):
+        redlock_locks.assert_free(sync, 1)
+
+
+@pytest.mark.usefixtures("redlock_disabled")
+def test_without_locks_no_node_is_asked(sync: Any) -> None:
+    assert sync.apply((1,)).get() is False
+    assert sync.app not in app_lock._redlocks
+
+
+def test_an_app_is_left_with_the_settings_and_lock_it_had(
+    request: pytest.FixtureRequest, redlock_app: Celery
+) -> None:
+    redlock_app.conf.redlock_nodes = ["redis://mine"]
+    before = app_lock.redlock_of(redlock_app)
+    settings = dict(redlock_app.conf.changes or {})
+
+    def check() -> None:
+        assert redlock_app.conf.changes == settings
+        assert app_lock.redlock_of(redlock_app) is before
+        app_lock._redlocks.pop(redlock_app).close()
+
+    request.addfinalizer(check)  # before `redlock_app` ends, after what is asked for below
+    nodes: MemoryServers = request.getfixturevalue("redlock_nodes")
+    assert redlock_app.conf.redlock_nodes == nodes.urls
+    assert [node.name for node in app_lock.redlock_of(redlock_app).nodes] != ["mine:6379"]
+
+
+def test_the_plugin_imports_no_celery_and_no_redis() -> None:
+    loaded = modules_after("import celery_redlock.testing.pytest_plugin")
+    assert not {"celery", "kombu", "redis", "hiredis"} & loaded
+
+
+@pytest.mark.parametrize("other", ["celery.contrib.pytest", "pytest_celery.plugin"])
+def test_no_fixture_has_the_name_of_another_plugin_s(other: str) -> None:
+    ours = {name for name in vars(pytest_plugin) if name.startswith(("redlock_", "_redlock_"))}
+    assert len(ours) == 7
+    assert not ours & {name for name, _ in inspect.getmembers(import_module(other))}
+
+
+def test_tasks_of_every_class_are_named_alike(redlock_locks: Locks, redlock_app: Celery) -> None:
+    @redlock_app.task(base=SingletonTask, name="export", shared=False)
+    def export(path: str) -> None: ...
+
+    export.apply(("a",))
+    redlock_locks.assert_ran_once(export, "a")

@@ -1,0 +1,69 @@
+"""Guard for rows of the Django ORM: a mixin for models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .stale import StaleToken, valid_token
+
+try:
+    from django.db import models
+except ImportError as error:  # pragma: no cover
+    raise ImportError(
+        "celery_redlock.contrib.guards.django needs Django: pip install django"
+    ) from error
+
+
+class Fenced(models.Model):
+    """Mixin for a model whose rows a stale run must not write. It adds the column `fence`."""
+
+    objects = models.Manager()
+    fence = models.BigIntegerField(default=0, editable=False)
+
+    class Meta:
+        """A mixin has no table."""
+
+        abstract = True
+
+    @classmethod
+    def claim(cls, pk: Any, token: int | None) -> Any:
+        """Claim the row for this run, and return it as read after that.
+
+        Call it outside a transaction: the claim must be committed before the row is read.
+
+        Args:
+            pk: Primary key of the row.
+            token: Fencing token of the run.
+
+        Raises:
+            StaleToken: A newer run has claimed the row, it does not exist, or `token` is None.
+            RuntimeError: A transaction is open.
+        """
+        from django.db import router, transaction  # noqa: PLC0415  # needs Django's settings
+
+        name = f"{cls._meta.label}:{pk}"
+        if not transaction.get_autocommit(using=router.db_for_write(cls)):
+            raise RuntimeError("a transaction is open; claim before it, so that it is committed")
+        rows = cls.objects.filter(pk=pk, fence__lte=valid_token(name, token))
+        if not rows.update(fence=token):
+            raise StaleToken(name, token)
+        row = cls.objects.get(pk=pk)
+        # Another run may have claimed it in between: then this one writes nothing.
+        row.fence = token
+        return row
+
+    def write(self, **changes: Any) -> None:
+        """Write fields of a row that was claimed, if the claim is still the latest.
+
+        Args:
+            **changes: New values, by the name of the field; expressions of the ORM, too.
+
+        Raises:
+            StaleToken: A newer run has claimed the row since.
+        """
+        model: Any = type(self)
+        rows = model.objects.filter(pk=self.pk, fence=self.fence)
+        if not rows.update(**changes):
+            raise StaleToken(f"{self._meta.label}:{self.pk}", self.fence)
+        for name, value in changes.items():
+            setattr(self, name, value)

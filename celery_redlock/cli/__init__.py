@@ -11,6 +11,7 @@ from celery.bin.base import handle_preload_options
 from celery_redlock.config.redaction import hide_nodes
 from celery_redlock.worker import control  # noqa: F401  # registers commands of inspect and control
 
+from .admit import admit
 from .beat_alive import beat_alive
 from .doctor import doctor
 from .list_ import list_
@@ -24,7 +25,7 @@ from .web import web
 # Also for a report on an app without our tasks.
 hide_nodes()
 
-WITHOUT_APP = (status, list_, show, release, doctor, top, web)
+WITHOUT_APP = (status, list_, show, release, admit, doctor, top, web)
 """Commands that need no app."""
 
 

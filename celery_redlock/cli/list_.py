@@ -65,7 +65,7 @@ def list_(
 
 def _each(target: Target, nodes: NodeSet, match: str, kinds: tuple[str, ...]) -> Iterator[Lock]:
     """Yield the locks of the kinds that are asked for; show a progress bar on a terminal."""
-    from celery_redlock.operate.locks import each_done_mark, each_lock
+    from celery_redlock.operate.listing import each_done_mark, each_lock
 
     if not sys.stderr.isatty():
         yield from _of_kinds(each_lock(nodes, target.key_prefix, match), kinds)
@@ -115,11 +115,12 @@ def _print_lines(lines: Iterator[str]) -> int:
 def row_of(lock: Lock, now: float) -> tuple[str, ...]:
     """Return the cells of a lock in a table."""
     votes = f"{lock.votes}/{lock.nodes}"
+    task_id, host = lock.task_id or "-", lock.host
     return (
         lock.kind.value,
         seconds(lock.age(now)),
         seconds(lock.remaining),
         votes if lock.has_majority else click.style(votes, fg="red"),
-        f"{lock.task_id or '-'}@{lock.host}" if lock.host else lock.task_id or "-",
+        f"{task_id}@{host}" if host else task_id,
         lock.key,
     )

@@ -24,6 +24,8 @@ def widths_of(table: Sequence[Sequence[str]]) -> list[int]:
 
 def padded(row: Sequence[str], widths: Sequence[int]) -> str:
     """Return a line of a table."""
+    if "\x1b" not in "".join(row):  # as in most lines, of which there may be many
+        return _GAP.join(map(str.ljust, row, widths)).rstrip()
     cells = [cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
     return _GAP.join(cells).rstrip()
 

@@ -23,9 +23,19 @@ from .target import target_of
     "--allow-host", "hosts", multiple=True, metavar="NAME",
     help="Name under which the page is reached, if it is not localhost; may be repeated.",
 )  # fmt: skip
+@click.option(
+    "--trusted-proxy", metavar="ADDRESS",
+    help="Address of a proxy in front of the page, to believe its X-Forwarded-Proto.",
+)  # fmt: skip
 @click.pass_context
 def web(
-    ctx: click.Context, *, host: str, port: int, token: str | None, hosts: tuple[str, ...]
+    ctx: click.Context,
+    *,
+    host: str,
+    port: int,
+    token: str | None,
+    hosts: tuple[str, ...],
+    trusted_proxy: str | None,
 ) -> None:
     """Serve a page with nodes, locks, conflicts and beat's ticks.
 
@@ -51,4 +61,4 @@ def web(
     if incidents is not None:
         incidents.start()
     click.echo(f"The page is at {url_of(listener)} (Ctrl-C ends it).")
-    serve(page, listener)
+    serve(page, listener, trusted_proxy)

@@ -11,8 +11,10 @@ from celery_redlock.redlock.lease import holder_of
 from celery_redlock.redlock.protocol.quorum import majority
 from celery_redlock.redlock.protocol.replies import Failed
 
-from .locks import Kind, Lock, View, each_done_mark, escaped, lock_of, look
+from .listing import each_done_mark
+from .locks import Kind, Lock, View, escaped, lock_of
 from .node_set import NodeSet
+from .views import look
 
 _AT_EXECUTION = {
     OnConflict.SKIP: "it ends as REVOKED, with DuplicateTask",

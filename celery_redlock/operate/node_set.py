@@ -72,6 +72,10 @@ class NodeSet:
         for connection in self.connections:
             connection.send(payload, len(commands))
 
+    def send_to(self, at: int, commands: Sequence[Command]) -> None:
+        """Send commands to one node, without a wait for their replies."""
+        self.connections[at].send(packed(commands), len(commands))
+
     def receive(self, count: int) -> list[Replies]:
         """Return the next `count` replies of each node."""
         return [connection.receive(count) for connection in self.connections]

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from celery_redlock.redlock.clock import Clock, SystemClock
 from celery_redlock.redlock.protocol.replies import Failed
+from celery_redlock.redlock.protocol.run_notes import as_admitted, reading
 from celery_redlock.redlock.protocol.scripts import as_time
 from celery_redlock.redlock.transport.direct import DirectConnection, ErrorReply
 
@@ -103,15 +104,15 @@ class NodeStatus:
 def read_statuses(target: Target, nodes: NodeSet, clock: Clock | None = None) -> list[NodeStatus]:
     """Return the status of each node; all are asked at the same time."""
     at = clock or SystemClock()
-    return with_twins(nodes.on_each(lambda one: read_status(one, target.guard, at)))
+    return with_twins(nodes.on_each(lambda one: read_status(one, target, at)))
 
 
-def read_status(connection: DirectConnection, guard: float, clock: Clock) -> NodeStatus:
+def read_status(connection: DirectConnection, target: Target, clock: Clock) -> NodeStatus:
     """Return the status of one node.
 
     Args:
         connection: Connection to it.
-        guard: Restart guard, seconds; 0.0: off.
+        target: Settings of the lock.
         clock: Time.
     """
     raws = connection.ask([("INFO", section) for section in _SECTIONS])
@@ -131,8 +132,10 @@ def read_status(connection: DirectConnection, guard: float, clock: Clock) -> Nod
         statistics.median([latency for latency, _ in measured]) if measured else None,
         offset,
         round_trip / 2,
-        votes_in=max(0.0, guard - int(uptime)) if uptime.isdigit() else guard,
     )
+    guard = _guard(connection, target, info.get("run_id", ""))
+    left = max(0.0, guard - int(uptime)) if uptime.isdigit() else guard
+    status = replace(status, votes_in=left)
     return judged(status, _slots(connection) if status.is_in_cluster else None)
 
 
@@ -172,6 +175,14 @@ def info_of(raw: object) -> Iterator[tuple[str, str]]:
         name, colon, value = line.partition(":")
         if colon:
             yield name, value
+
+
+def _guard(connection: DirectConnection, target: Target, run_id: str) -> float:
+    """Return the restart guard of the server `run_id`, seconds, as a new client counts it."""
+    raws = connection.ask([reading(target.key_prefix)]) if target.guard else Failed("")
+    if not isinstance(raws, Failed) and as_admitted(raws[0]) == run_id:
+        return min(target.guard, target.guard_of_admitted)
+    return target.guard
 
 
 def _sample(connection: DirectConnection, clock: Clock) -> tuple[float, float] | None:

@@ -10,7 +10,8 @@ from celery_redlock.config.task_config import task_lock_config
 from celery_redlock.messages.reservation import reservation_in
 from celery_redlock.redlock.errors import ConfigurationError
 
-from .locks import Kind, Lock, each_lock
+from .listing import each_lock
+from .locks import Kind, Lock
 from .node_set import NodeSet
 from .target import Target
 from .tasks import singleton_tasks

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from .locks import Kind, Lock, each_lock
+from .listing import each_lock
+from .locks import Kind, Lock
 from .node_set import NodeSet
 from .node_status import NodeStatus, read_statuses, votes
 from .target import Target

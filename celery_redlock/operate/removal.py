@@ -12,10 +12,11 @@ from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.protocol.scripts import done_key
 
 from .lock_view import LockView, view_of
-from .locks import Kind, Lock, lock_of, look, task_in
+from .locks import Kind, Lock, lock_of, task_in
 from .node_set import NodeSet
 from .target import Target
 from .tasks import options_of
+from .views import look
 
 _WITHIN_S = 60.0
 
@@ -124,7 +125,7 @@ def release(target: Target, nodes: NodeSet, view: LockView, lock: Lock) -> bool:
     redlock = target.new_redlock()
     try:
         if is_reservation(lock.owner):
-            return redlock.drop(lock.key, lock.owner)
+            return redlock.release_owner(lock.key, lock.owner)
         clock = redlock.clock
         token = max(lock.token, view.floor)
         redlock.release(Lease(lock.key, lock.owner, token, 1000, clock.now() + _WITHIN_S, clock))

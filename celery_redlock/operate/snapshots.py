@@ -58,29 +58,39 @@ class Snapshots:
     def get(self, text: str = "", kind: str = "") -> Snapshot:
         """Return a snapshot, at most a second or five times its own duration old.
 
+        While another viewer waits for a new one, the one before is returned at once.
+
         Args:
             text: Part of the keys to list; '': all.
             kind: Kind to list; '': all of `SHOWN`.
         """
-        with self._one_at_a_time:
-            began = self._now()
-            until, snapshot = self._taken.get((text, kind), (0.0, None))
-            if snapshot and snapshot.at <= began < until:
-                return snapshot
-            kinds = [one for one in SHOWN if kind in ("", one.value)]
+        _, before = self._taken.get((text, kind), (0.0, None))
+        if not self._one_at_a_time.acquire(blocking=before is None) and before:
+            return before
+        try:
+            return self._renewed(text, kind)
+        finally:
+            self._one_at_a_time.release()
 
-            def is_wanted(lock: Lock) -> bool:
-                return lock.kind in kinds and text in lock.key
-
-            overview = read_overview(self._target, self._most, is_wanted)
-            at = self._now()
-            self._keep(overview, at)
-            snapshot = Snapshot(overview, tuple(self._ticks.values()), at)
-            for old in [key for key, (end, _) in self._taken.items() if end <= at]:
-                del self._taken[old]
-            if len(self._taken) < _MOST_SNAPSHOTS:
-                self._taken[text, kind] = at + max(_LEAST_S, _REST * (at - began)), snapshot
+    def _renewed(self, text: str, kind: str) -> Snapshot:
+        began = self._now()
+        until, snapshot = self._taken.get((text, kind), (0.0, None))
+        if snapshot and snapshot.at <= began < until:
             return snapshot
+        kinds = [one for one in SHOWN if kind in ("", one.value)]
+
+        def is_wanted(lock: Lock) -> bool:
+            return lock.kind in kinds and text in lock.key
+
+        overview = read_overview(self._target, self._most, is_wanted)
+        at = self._now()
+        self._keep(overview, at)
+        snapshot = Snapshot(overview, tuple(self._ticks.values()), at)
+        for old in [key for key, (end, _) in self._taken.items() if end <= at]:
+            del self._taken[old]
+        if len(self._taken) < _MOST_SNAPSHOTS:
+            self._taken[text, kind] = at + max(_LEAST_S, _REST * (at - began)), snapshot
+        return snapshot
 
     def _keep(self, overview: Overview, now: float) -> None:
         """Keep the ticks: the nodes forget them after a few minutes."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from celery_redlock.redlock import Redlock
 from celery_redlock.redlock.defaults import (
     KEY_PREFIX,
     MAX_CLOCK_SKEW_S,
@@ -15,6 +14,7 @@ from celery_redlock.redlock.defaults import (
 )
 from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.protocol.quorum import guard_s, majority
+from celery_redlock.redlock.task_lock import TaskLock
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +51,22 @@ class Target:
         return guard_s(self.max_ttl, self.max_clock_skew) if is_guarded else 0.0
 
     @property
+    def guard_of_admitted(self) -> float:
+        """Restart guard of a node that was declared new, seconds."""
+        return guard_s(0.0, self.max_clock_skew)
+
+    @property
     def patience(self) -> float:
         """Longest wait for a node, seconds: as long as the lock waits for a connection."""
         return max(1.0, 4 * self.node_timeout)
 
-    def new_redlock(self) -> Redlock:
+    def new_redlock(self) -> TaskLock:
         """Return a lock on the nodes; close it.
 
         Raises:
             ConfigurationError: The nodes can't be used.
         """
-        return Redlock(
+        return TaskLock(
             self.urls,
             # A person waits, and the machine may be far from the nodes.
             node_timeout=self.patience,

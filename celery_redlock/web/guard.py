@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from flask import Flask, Response, abort, redirect, request, session, url_for
+from flask.sessions import SecureCookieSessionInterface
 from flask.typing import ResponseReturnValue
 
 _READING = ("GET", "HEAD")
@@ -78,6 +79,14 @@ def guard(app: Flask, access: Access) -> None:
         if request.endpoint != "static":
             response.headers["Cache-Control"] = "no-store"
         return response
+
+
+class Sessions(SecureCookieSessionInterface):
+    """Sessions in a cookie, which a browser that uses TLS never sends without it."""
+
+    def get_cookie_secure(self, app: Flask) -> bool:
+        """Return whether this request came over TLS; only a trusted proxy can say so."""
+        return super().get_cookie_secure(app) or request.is_secure
 
 
 def csrf() -> str:

@@ -25,7 +25,7 @@ from celery_redlock.operate.timeline import timeline_of
 from celery_redlock.redlock.errors import RedlockError
 from celery_redlock.redlock.lease import holder_of
 
-from .guard import Access, csrf, guard
+from .guard import Access, Sessions, csrf, guard
 
 logger = logging.getLogger(__name__)
 _MOST_LOCKS = 200
@@ -60,6 +60,7 @@ def new_page(
         SESSION_COOKIE_SAMESITE="Strict",
         MAX_CONTENT_LENGTH=_MOST_BYTES,
     )
+    page.session_interface = Sessions()
     page.jinja_env.globals.update(
         units=units, csrf=csrf, holder_of=holder_of, has_token=access.token is not None
     )

@@ -13,6 +13,7 @@ from celery_redlock.redlock.errors import ConfigurationError
 
 _SHORTEST_TOKEN = 16
 _THREADS = 8
+_FROM_PROXY = {"x-forwarded-proto"}
 
 
 def listen(host: str, port: int, token: str | None) -> socket.socket:
@@ -45,10 +46,21 @@ def listen(host: str, port: int, token: str | None) -> socket.socket:
         raise ConfigurationError(f"can't listen at {host}:{port}: {error}") from error
 
 
-def serve(page: Flask, listener: socket.socket) -> None:
-    """Serve the page until Ctrl-C."""
+def serve(page: Flask, listener: socket.socket, trusted_proxy: str | None = None) -> None:
+    """Serve the page until Ctrl-C.
+
+    Args:
+        page: The page.
+        listener: Socket that it is served at.
+        trusted_proxy: Address of a proxy whose X-Forwarded-Proto says whether a browser uses TLS;
+            None: nobody is believed.
+    """
     with closing(listener):
-        server = create_server(page, sockets=[listener], threads=_THREADS, ident="")
+        server = create_server(
+            page, sockets=[listener], threads=_THREADS, ident="", trusted_proxy=trusted_proxy,
+            trusted_proxy_headers=_FROM_PROXY if trusted_proxy else set(),
+            clear_untrusted_proxy_headers=True,
+        )  # fmt: skip
         with closing(server):
             server.run()
 

@@ -13,7 +13,8 @@ from celery_redlock.config.options import LockOptions
 from celery_redlock.config.task_config import refusing_later, task_lock_config
 from celery_redlock.keys import KeyRule
 from celery_redlock.messages.broker import visibility_timeout
-from celery_redlock.operate.locks import each_lock, escaped
+from celery_redlock.operate.listing import each_lock
+from celery_redlock.operate.locks import escaped
 from celery_redlock.operate.node_set import NodeSet
 from celery_redlock.operate.node_status import NodeStatus
 from celery_redlock.operate.target import Target

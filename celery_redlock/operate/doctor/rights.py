@@ -9,6 +9,7 @@ from typing import Any, cast
 from celery_redlock.operate.node_set import Command, NodeSet
 from celery_redlock.operate.target import Target
 from celery_redlock.redlock.protocol.replies import Failed, says_denied, says_replica
+from celery_redlock.redlock.protocol.run_notes import stores_each_write
 from celery_redlock.redlock.protocol.scripts import (
     ALL,
     CONFIRM,
@@ -24,6 +25,7 @@ from . import traps
 from .nodes import is_local
 from .traps import Finding, Severity
 
+_STORING = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite")
 _TTL_MS = 10_000
 _TOKEN = 2**52
 """Above any floor, so that each script does all of its work."""
@@ -98,14 +100,13 @@ def _wide(connection: DirectConnection) -> Iterator[Finding]:
 
 def _forgets(connection: DirectConnection) -> Iterator[Finding]:
     """Yield a finding unless the node stores each write before it replies."""
-    replies = connection.ask([("CONFIG", "GET", "append*")])
+    replies = connection.ask([("CONFIG", "GET", "*append*")])
     if isinstance(replies, Failed) or not isinstance(replies[0], list):
         what = "redlock_restart_guard is off, and CONFIG, which tells appendfsync, is forbidden"
         yield Finding(traps.FORGETS, Severity.UNKNOWN, connection.name, what)
         return
-    flat = cast("list[bytes]", replies[0])
-    conf = dict(zip(flat[::2], flat[1::2], strict=True))
-    stored, synced = conf.get(b"appendonly", b""), conf.get(b"appendfsync", b"")
-    if (stored, synced) != (b"yes", b"always"):
-        what = f"appendonly {stored.decode()}, appendfsync {synced.decode()}"
+    if not stores_each_write(replies[0]):
+        flat = [part.decode(errors="replace") for part in cast("list[bytes]", replies[0])]
+        conf = dict(zip(flat[::2], flat[1::2], strict=False))
+        what = ", ".join(f"{name} {conf[name]}" for name in _STORING if name in conf)
         yield Finding(traps.FORGETS, Severity.ERROR, connection.name, what)

@@ -89,7 +89,8 @@ DOWN = Trap(
 GUARDED = Trap(
     "RL103", "a node is in its restart guard",
     "It may have forgotten locks when it restarted, so it does not vote yet.",
-    "Wait. Restart one node at a time, with more than the guard in between.",
+    "Wait. Restart one node at a time, with more than the guard in between. Only nodes that are "
+    "new, and never held a lock, vote at once after `celery -A proj redlock admit --yes`.",
 )  # fmt: skip
 EVICTION = Trap(
     "RL104", "a node may evict keys",

@@ -10,6 +10,7 @@ from typing import Any
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.testing import Servers
 from tests.conftest import NewRedlock, StartServers
+from tests.support.root import ROOT
 
 from .conftest import Ran, Run
 
@@ -20,17 +21,6 @@ for number = 1, tonumber(ARGV[1]) do
   redis.call('SET', name, ARGV[2] .. number .. '@worker', 'PX', 3600000)
   redis.call('SET', name .. ':floor', '1763800000000000', 'PX', 3600000)
 end
-"""
-LIST = """
-import resource, sys, time
-import celery_redlock.cli.alone as alone
-import celery_redlock.operate.locks, celery_redlock.operate.node_set
-before = resource.getrusage(resource.RUSAGE_SELF)
-began = time.monotonic()
-alone.main(sys.argv[1:], standalone_mode=False)
-after = resource.getrusage(resource.RUSAGE_SELF)
-cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-print(time.monotonic() - began, cpu, (after.ru_maxrss - before.ru_maxrss) / 1024, file=sys.stderr)
 """
 
 
@@ -142,13 +132,15 @@ def test_many_locks_cost_little(five: Servers) -> None:
     nodes = [word for url in five.urls for word in ("--node", url)]
     words = [*nodes, "--node-timeout", "2", "list", "--json"]
     ran = subprocess.run(
-        [sys.executable, "-c", LIST, *words], capture_output=True, text=True, check=True
-    )
+        [sys.executable, "-m", "tests.support.processes.list_measured", *words],
+        capture_output=True, text=True, check=True, cwd=ROOT,
+    )  # fmt: skip
     shown = [json.loads(line) for line in ran.stdout.splitlines()]
     assert len({lock["key"] for lock in shown}) == MANY
     assert {lock["votes"] for lock in shown} == {5}
     wall, cpu, mib = map(float, ran.stderr.split())
-    assert mib < 50
+    # It keeps the keys, but not the locks.
+    assert 0 < mib < 50
     slow = 0
     for node in five:
         with node.client() as client:
@@ -156,7 +148,7 @@ def test_many_locks_cost_little(five: Servers) -> None:
             assert "cmdstat_keys" not in stats
             # In steps: each examines a bounded number of keys, whatever the machine's speed.
             for command in ("scan", "mget"):
-                assert stats[f"cmdstat_{command}"]["calls"] >= MANY / 1000
+                assert stats[f"cmdstat_{command}"]["calls"] >= MANY / 500
             slow += len(client.slowlog_get(1000))
     print(  # noqa: T201 - it is for who looks at the tests
         f"{MANY} locks on 5 nodes: {wall:.2f} s, {cpu:.2f} s on the CPU, {mib:.1f} MiB, "

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from celery import Celery
 
-from celery_redlock import singleton_task
+from celery_redlock import LeaseLost, singleton_task
 from celery_redlock.testing import Server, Servers
 from tests.conftest import NewRedlock
 from tests.support.eventually import eventually
@@ -31,7 +31,8 @@ def test_a_released_lock_is_lost_by_its_holder_and_never_revived(
     five: Servers, new_redlock: NewRedlock, run: Run
 ) -> None:
     redlock = new_redlock(five.urls)
-    with redlock.lock("k", ttl=6, label="task-1") as lease:
+    is_lost = pytest.raises(LeaseLost)
+    with is_lost, redlock.lock("k", ttl=6, label="task-1") as lease:
         dry = run(five.urls, "release", "k")
         [identity] = re.findall(r"--expect (\w+)", dry.output)
         shown = run(five.urls, "release", "k", "--yes", "--expect", identity)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.redlock import Redlock
 from celery_redlock.redlock.lease import new_owner
+from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.operated import Operated
 
 from .conftest import Ran, Run
@@ -26,7 +26,7 @@ def keys(ran: Ran) -> list[str]:
 
 
 @pytest.fixture
-def all_kinds(redlock: Redlock) -> None:
+def all_kinds(redlock: TaskLock) -> None:
     redlock.acquire("bank.sync:42", 30, label="task-1")
     redlock.reserve("bank.report:may", 60, label="task-2")
     redlock.reserve("bank.sync:42%next", 60, label="task-3")
@@ -73,7 +73,7 @@ def test_an_unknown_kind_is_refused(run: Run) -> None:
     ],
 )
 def test_pattern_and_task_choose_the_keys(
-    redlock: Redlock, run: Run, words: tuple[str, ...], expected: list[str]
+    redlock: TaskLock, run: Run, words: tuple[str, ...], expected: list[str]
 ) -> None:
     for key in ("bank.sync:1", "bank.sync:2", "bank.sync_all:1"):
         redlock.acquire(key, 30)
@@ -87,7 +87,7 @@ def test_a_prefix_is_no_pattern(three: Operated, run: Run) -> None:
 
 
 def test_a_lock_on_some_nodes_is_listed_once_with_its_votes(
-    three: Operated, redlock: Redlock, run: Run
+    three: Operated, redlock: TaskLock, run: Run
 ) -> None:
     redlock.acquire("whole", 30)
     part = new_owner("task")
@@ -101,7 +101,7 @@ def test_a_lock_on_some_nodes_is_listed_once_with_its_votes(
 
 
 def test_the_table_begins_with_the_longest_held(
-    three: Operated, redlock: Redlock, run: Run
+    three: Operated, redlock: TaskLock, run: Run
 ) -> None:
     for key in ("c", "a", "b"):
         redlock.acquire(key, 60, label="task")
@@ -121,7 +121,7 @@ def test_the_table_begins_with_the_longest_held(
 
 
 def test_nodes_that_are_down_are_left_out_and_named(
-    three: Operated, redlock: Redlock, run: Run
+    three: Operated, redlock: TaskLock, run: Run
 ) -> None:
     redlock.acquire("k", 30)
     three[0].is_up = False
@@ -137,7 +137,7 @@ def test_nodes_that_are_down_are_left_out_and_named(
 
 @pytest.mark.parametrize("command", ["SCAN", "MGET"])
 def test_a_user_without_the_right_is_told(
-    three: Operated, redlock: Redlock, run: Run, command: str
+    three: Operated, redlock: TaskLock, run: Run, command: str
 ) -> None:
     redlock.acquire("k", 30)
     three[0].refused[command] = f"NOPERM no {command}"

@@ -9,15 +9,16 @@ import pytest
 
 from celery_redlock.operate import orphans as orphaned
 from celery_redlock.operate import removal
-from celery_redlock.operate.locks import Lock, lock_of, look
-from celery_redlock.redlock import Redlock
+from celery_redlock.operate.locks import Lock, lock_of
+from celery_redlock.operate.views import look
 from celery_redlock.redlock.lease import new_owner
+from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.operated import Operated
 
 from .conftest import Run
 
 
-def test_without_yes_nothing_is_released(three: Operated, redlock: Redlock, run: Run) -> None:
+def test_without_yes_nothing_is_released(three: Operated, redlock: TaskLock, run: Run) -> None:
     redlock.acquire("k", 30, label="task-1")
     before = three.holders(), three.floors()
     ran = run("release", "k")
@@ -34,7 +35,7 @@ def test_without_yes_nothing_is_released(three: Operated, redlock: Redlock, run:
 
 
 def test_a_released_lock_can_not_be_revived_by_its_holder(
-    three: Operated, redlock: Redlock, run: Run
+    three: Operated, redlock: TaskLock, run: Run
 ) -> None:
     lease = redlock.acquire("k", 30, label="task-1")
     ran = run("release", "k", "--yes")
@@ -47,7 +48,7 @@ def test_a_released_lock_can_not_be_revived_by_its_holder(
 
 
 def test_the_floor_rises_above_that_of_any_node(
-    three: Operated, redlock: Redlock, run: Run
+    three: Operated, redlock: TaskLock, run: Run
 ) -> None:
     lease = redlock.acquire("k", 30)
     three[2].expire("k")
@@ -58,7 +59,7 @@ def test_the_floor_rises_above_that_of_any_node(
 
 @pytest.mark.parametrize("words", [(), ("--json",), ("--yes",), ("--yes", "--json")], ids=str)
 def test_another_holder_than_expected_is_not_released(
-    three: Operated, redlock: Redlock, run: Run, words: tuple[str, ...]
+    three: Operated, redlock: TaskLock, run: Run, words: tuple[str, ...]
 ) -> None:
     lease = redlock.acquire("k", 30, label="task-1")
     ran = run("release", "k", "--expect", "0123456789ab", *words)
@@ -73,7 +74,7 @@ def test_another_holder_than_expected_is_not_released(
 @pytest.mark.parametrize("words", [(), ("--json",)], ids=str)
 @pytest.mark.parametrize("successor", [None, f"{0:032}:task-2@host"])
 def test_a_holder_that_changes_meanwhile_is_not_released(
-    three: Operated, redlock: Redlock, run: Run, monkeypatch: pytest.MonkeyPatch,
+    three: Operated, redlock: TaskLock, run: Run, monkeypatch: pytest.MonkeyPatch,
     successor: str | None, words: tuple[str, ...],
 ) -> None:  # fmt: skip
     redlock.acquire("k", 30, label="task-1")
@@ -96,7 +97,7 @@ def test_a_holder_that_changes_meanwhile_is_not_released(
 
 
 def test_of_several_holders_the_one_with_most_nodes_is_released(
-    three: Operated, redlock: Redlock, run: Run
+    three: Operated, redlock: TaskLock, run: Run
 ) -> None:
     redlock.acquire("k", 30, label="task-1")
     other = new_owner("task-2")
@@ -109,14 +110,14 @@ def test_of_several_holders_the_one_with_most_nodes_is_released(
 
 
 @pytest.mark.parametrize("key", ["k", "k%next"])
-def test_a_reservation_is_released(three: Operated, redlock: Redlock, run: Run, key: str) -> None:
+def test_a_reservation_is_released(three: Operated, redlock: TaskLock, run: Run, key: str) -> None:
     redlock.reserve(key, 60, label="task-1")
     assert run("release", key, "--yes", "--json").json["released"] is True
     assert three.holders(key) == [None] * 3
 
 
 def test_a_done_mark_is_deleted_and_nothing_else(
-    three: Operated, redlock: Redlock, run: Run
+    three: Operated, redlock: TaskLock, run: Run
 ) -> None:
     lease = redlock.acquire("k", 30)
     redlock.mark_done("k", "task-1/0/abc")
@@ -150,7 +151,7 @@ def test_what_nobody_holds_is_an_error(run: Run, words: tuple[str, ...], says: s
 
 @pytest.mark.parametrize("words", [("k",), ("k", "--done", "task-1/0/abc")], ids=str)
 def test_without_a_quorum_the_release_is_an_error(
-    three: Operated, redlock: Redlock, run: Run, words: tuple[str, ...]
+    three: Operated, redlock: TaskLock, run: Run, words: tuple[str, ...]
 ) -> None:
     redlock.acquire("k", 30)
     redlock.mark_done("k", "task-1/0/abc")
@@ -174,7 +175,7 @@ def test_orphans_need_an_app(run: Run) -> None:
 
 
 @pytest.fixture
-def orphan(three: Operated, redlock: Redlock, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def orphan(three: Operated, redlock: TaskLock, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Two reservations without a message, of which one is gone by the time of its release.
 
     Returns:

@@ -9,8 +9,8 @@ from celery import Celery
 
 from celery_redlock import singleton_task
 from celery_redlock.config.task_config import task_lock_config
-from celery_redlock.redlock import Redlock
 from celery_redlock.redlock.lease import holder_of
+from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.operated import Operated
 
 from .conftest import Run
@@ -28,7 +28,7 @@ def app(three: Operated) -> Iterator[Celery]:
 
 
 def test_each_node_s_view_is_shown_side_by_side(
-    three: Operated, redlock: Redlock, run: Run
+    three: Operated, redlock: TaskLock, run: Run
 ) -> None:
     lease = redlock.acquire("bank.sync:42", 30, label="task-1")
     pending = redlock.reserve("bank.sync:42%next", 60, label="task-2")
@@ -92,13 +92,13 @@ def test_without_a_quorum_it_fails(three: Operated, run: Run) -> None:
 @pytest.mark.parametrize(
     "given", ["bank.sync:42", "redlock:{bank.sync:42}", "redlock:{bank.sync:42}:floor"]
 )
-def test_a_redis_key_is_taken_for_its_lock_s_key(redlock: Redlock, run: Run, given: str) -> None:
+def test_a_redis_key_is_taken_for_its_lock_s_key(redlock: TaskLock, run: Run, given: str) -> None:
     redlock.acquire("bank.sync:42", 30)
     shown = run("show", given, "--json").json
     assert (shown["key"], shown["lock"]["votes"]) == ("bank.sync:42", 3)
 
 
-def test_a_pending_slot_has_no_pending_slot(redlock: Redlock, run: Run) -> None:
+def test_a_pending_slot_has_no_pending_slot(redlock: TaskLock, run: Run) -> None:
     redlock.reserve("k%next", 60, label="task-2")
     shown = run("show", "k%next", "--json").json
     assert (shown["lock"]["kind"], shown["pending"]) == ("pending", None)
@@ -106,7 +106,7 @@ def test_a_pending_slot_has_no_pending_slot(redlock: Redlock, run: Run) -> None:
 
 
 def test_the_key_of_a_call_is_computed_as_by_the_app(
-    app: Celery, redlock: Redlock, run: Run
+    app: Celery, redlock: TaskLock, run: Run
 ) -> None:
     shown = [
         run("show", "--task", "bank.sync", *words, "--json", app=app).json["key"]

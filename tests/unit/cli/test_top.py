@@ -13,7 +13,7 @@ from celery import Celery
 
 from celery_redlock.operate import conflict_rate
 from celery_redlock.operate.incidents import Incidents
-from celery_redlock.redlock import Redlock
+from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.operated import Operated
 
 from .conftest import Run
@@ -21,7 +21,7 @@ from .conftest import Run
 top = importlib.import_module("celery_redlock.cli.top")
 
 
-def test_without_a_terminal_it_is_plain_text(three: Operated, redlock: Redlock, run: Run) -> None:
+def test_without_a_terminal_it_is_plain_text(three: Operated, redlock: TaskLock, run: Run) -> None:
     for number in range(3):
         redlock.acquire(f"bank.sync:{number}", 30, label="task")
     redlock.reserve("bank.report:may", 60, label="task")
@@ -47,7 +47,7 @@ def test_without_locks_it_says_so(run: Run) -> None:
 
 
 def test_it_pauses_between_updates_and_sees_what_is_new(
-    three: Operated, redlock: Redlock, run: Run
+    three: Operated, redlock: TaskLock, run: Run
 ) -> None:
     lease = redlock.acquire("k", 30)
     three.after(2.0, three.expire)
@@ -116,7 +116,7 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_terminal")
-def test_on_a_terminal_it_is_a_live_table(three: Operated, redlock: Redlock, run: Run) -> None:
+def test_on_a_terminal_it_is_a_live_table(three: Operated, redlock: TaskLock, run: Run) -> None:
     redlock.acquire("bank.sync:42", 30, label="task-1")
     three[0].is_up = False
     ran = run("top", "--count", "1")

@@ -20,7 +20,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Flask]:
     """The pages that would be served."""
     pages: list[Flask] = []
 
-    def serve(page: Flask, listener: socket.socket) -> None:
+    def serve(page: Flask, listener: socket.socket, trusted_proxy: str | None = None) -> None:
         pages.append(page)
         listener.close()
 

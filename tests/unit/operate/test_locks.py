@@ -6,10 +6,9 @@ import fnmatch
 
 import pytest
 
-from celery_redlock.operate.locks import Kind, View, each_lock, escaped, lock_of, look, task_in
+from celery_redlock.operate.locks import Kind, View, escaped, lock_of, task_in
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.protocol.replies import Failed
-from tests.support.fakes.operated import Operated
 
 T = 1_763_800_000_000_000
 MINE = new_owner("task-1", "host-1")
@@ -94,16 +93,3 @@ def test_the_task_is_what_is_before_the_first_colon(key: str, task: str) -> None
 def test_an_escaped_text_matches_only_itself() -> None:
     assert escaped("a*b?[c]\\^") == r"a\*b\?\[c\]\\\^"
     assert fnmatch.fnmatchcase("redlock:{", escaped("redlock:{"))
-
-
-def test_a_listing_that_is_not_read_to_its_end_leaves_no_reply_behind(three: Operated) -> None:
-    redlock, keys = three.redlock(), [f"bank.sync:{number}" for number in range(20)]
-    owners = {key: redlock.acquire(key, 30).owner for key in keys}
-    with three.opened() as nodes:
-        listing = each_lock(nodes, "redlock")
-        next(listing)
-        listing.close()  # type: ignore[attr-defined]
-        for key in keys:
-            views = look(nodes, "redlock", key)
-            assert [view.owner for view in views if isinstance(view, View)] == [owners[key]] * 3
-        assert sorted(lock.key for lock in each_lock(nodes, "redlock")) == sorted(keys)

@@ -15,8 +15,9 @@ from celery_redlock import singleton_task
 from celery_redlock.messages.reservation import Reservation
 from celery_redlock.operate.orphans import orphans
 from celery_redlock.operate.target import target_of_app
-from celery_redlock.redlock import Redlock
 from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.redlock.task_lock import TaskLock
+from celery_redlock.task.typed_options import LifetimeName
 from tests.support.fakes.operated import Operated
 
 if TYPE_CHECKING:
@@ -83,11 +84,12 @@ def app(three: Operated, broker: RedisBroker, monkeypatch: pytest.MonkeyPatch) -
 
         def body(a: str) -> None: ...
 
-        for name, lifetime in {
+        lifetimes: dict[str, LifetimeName] = {
             "bank.report": "until_executed",
             "bank.both": "until_and_while_executing",
             "bank.ring": "until_expired",
-        }.items():
+        }
+        for name, lifetime in lifetimes.items():
             singleton_task(
                 app=app, shared=False, name=name, lock_key="{a}", lock_lifetime=lifetime
             )(body)
@@ -96,7 +98,7 @@ def app(three: Operated, broker: RedisBroker, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def redlock(three: Operated) -> Redlock:
+def redlock(three: Operated) -> TaskLock:
     return three.redlock()
 
 
@@ -115,7 +117,7 @@ def look(three: Operated, app: Celery) -> Look:
 
 
 def test_a_reservation_is_an_orphan_without_a_message_only(
-    redlock: Redlock, broker: RedisBroker, look: Look
+    redlock: TaskLock, broker: RedisBroker, look: Look
 ) -> None:
     places: Mapping[str, Callable[[str], None]] = {
         "queued": lambda text: broker.lists.__setitem__("celery", [text]),
@@ -133,7 +135,7 @@ def test_a_reservation_is_an_orphan_without_a_message_only(
     assert look() == [f"bank.report:{key}" for key in ("elsewhere", "purged", "queued", "urgent")]
 
 
-def test_only_reservations_of_the_app_s_messages_count(redlock: Redlock, look: Look) -> None:
+def test_only_reservations_of_the_app_s_messages_count(redlock: TaskLock, look: Look) -> None:
     redlock.reserve("bank.both:1%next", 60)
     redlock.reserve("bank.ring:1", 60)  # the period of a throttle
     redlock.reserve("other.task:1", 60)
@@ -143,7 +145,7 @@ def test_only_reservations_of_the_app_s_messages_count(redlock: Redlock, look: L
 
 
 def test_a_message_of_another_owner_does_not_count(
-    redlock: Redlock, broker: RedisBroker, look: Look
+    redlock: TaskLock, broker: RedisBroker, look: Look
 ) -> None:
     redlock.reserve("bank.report:1", 60)
     other = redlock.reserve("bank.report:2", 60).owner
@@ -152,7 +154,7 @@ def test_a_message_of_another_owner_does_not_count(
 
 
 def test_a_message_found_within_the_grace_clears_its_reservation(
-    redlock: Redlock, broker: RedisBroker, look: Look
+    redlock: TaskLock, broker: RedisBroker, look: Look
 ) -> None:
     owner = redlock.reserve("bank.report:moving", 60).owner
     redlock.reserve("bank.report:purged", 60)
@@ -166,13 +168,15 @@ def test_a_message_found_within_the_grace_clears_its_reservation(
     assert slept == [7.0]
 
 
-def test_without_a_suspect_there_is_no_grace(redlock: Redlock, look: Look) -> None:
+def test_without_a_suspect_there_is_no_grace(redlock: TaskLock, look: Look) -> None:
     slept: list[float] = []
     assert look(7.0, slept.append) == []
     assert slept == []
 
 
-def test_a_long_queue_is_read_to_its_end(redlock: Redlock, broker: RedisBroker, look: Look) -> None:
+def test_a_long_queue_is_read_to_its_end(
+    redlock: TaskLock, broker: RedisBroker, look: Look
+) -> None:
     owner = redlock.reserve("bank.report:last", 60).owner
     broker.lists["celery"] = ['{"headers": {}}'] * 1200 + [
         json.dumps(message("bank.report:last", owner))
@@ -181,7 +185,7 @@ def test_a_long_queue_is_read_to_its_end(redlock: Redlock, broker: RedisBroker, 
 
 
 def test_another_broker_shows_no_messages(
-    app: Celery, redlock: Redlock, look: Look, monkeypatch: pytest.MonkeyPatch
+    app: Celery, redlock: TaskLock, look: Look, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "connection_for_read", lambda: Connection("memory://"))
     with pytest.raises(ConfigurationError, match="the broker is memory: only with Redis"):

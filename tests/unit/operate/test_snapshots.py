@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -68,3 +70,25 @@ def test_the_end_of_a_mark_is_no_new_claim(
     three.redlock().reserve("%beat:bank@0:poll:2026-01-01T00:00:00Z", 9, label="id")
     [tick] = Snapshots(three.target(), 10, lambda: 1_767_225_600.0 + late).get().ticks
     assert tick.is_published is is_published
+
+
+def test_viewers_get_the_snapshot_before_while_another_is_taken(three: Operated) -> None:
+    is_renewing, may_end, times = threading.Event(), threading.Event(), iter([0.0, 0.0])
+
+    def now() -> float:
+        for at in times:
+            return at
+        is_renewing.set()
+        may_end.wait(60)
+        return 100.0
+
+    snapshots = Snapshots(three.target(), 200, now)
+    first = snapshots.get()
+    with ThreadPoolExecutor(1) as threads:
+        renewed = threads.submit(snapshots.get)
+        try:
+            assert is_renewing.wait(60)
+            assert snapshots.get() is first
+        finally:
+            may_end.set()
+        assert renewed.result(60) is not first

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from flask.testing import FlaskClient
 
-from celery_redlock.redlock import Redlock
+from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.web.guard import Access
 
 from .conftest import ORIGIN, TOKEN, NewClient, csrf_in, log_in
@@ -74,7 +74,7 @@ def test_who_logs_out_sees_nothing_any_more(operator: FlaskClient) -> None:
 )
 @pytest.mark.parametrize("path", ["/release", "/login", "/logout"])
 def test_a_request_from_another_site_is_refused(
-    operator: FlaskClient, redlock: Redlock, path: str, origin: dict[str, str]
+    operator: FlaskClient, redlock: TaskLock, path: str, origin: dict[str, str]
 ) -> None:
     redlock.acquire("k", 30)
     form = form_of(operator, "k") | {"token": TOKEN}
@@ -85,7 +85,7 @@ def test_a_request_from_another_site_is_refused(
 
 @pytest.mark.parametrize("csrf", [None, "", "guessed"])
 def test_a_form_of_another_session_is_refused(
-    operator: FlaskClient, redlock: Redlock, csrf: str | None
+    operator: FlaskClient, redlock: TaskLock, csrf: str | None
 ) -> None:
     redlock.acquire("k", 30)
     form = {**form_of(operator, "k"), "csrf": csrf}
@@ -114,7 +114,7 @@ def test_every_response_forbids_frames_and_what_is_not_its_own(
 
 @pytest.mark.parametrize("path", PAGES[:3])
 def test_no_page_needs_what_the_policy_forbids(
-    reader: FlaskClient, redlock: Redlock, path: str
+    reader: FlaskClient, redlock: TaskLock, path: str
 ) -> None:
     redlock.acquire("k", 30)
     html = reader.get(path).text

@@ -11,8 +11,8 @@ from flask.testing import FlaskClient
 
 from celery_redlock import singleton_task
 from celery_redlock.operate.incidents import Incidents
-from celery_redlock.redlock import Redlock
 from celery_redlock.redlock.lease import Lease
+from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.web import page
 from tests.support.fakes.operated import Operated
 
@@ -27,7 +27,7 @@ def text_of(markup: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", markup)).split())
 
 
-def test_it_shows_nodes_and_locks(three: Operated, redlock: Redlock, reader: FlaskClient) -> None:
+def test_it_shows_nodes_and_locks(three: Operated, redlock: TaskLock, reader: FlaskClient) -> None:
     redlock.acquire("bank.sync:42", 30, label="task-1")
     redlock.reserve("bank.report:may", 60, label="task-2")
     three[2].is_up = False
@@ -57,7 +57,7 @@ def test_without_locks_it_says_so(reader: FlaskClient) -> None:
 
 
 def test_many_locks_are_cut_with_a_note(
-    redlock: Redlock, new_client: NewClient, monkeypatch: pytest.MonkeyPatch
+    redlock: TaskLock, new_client: NewClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page, "_MOST_LOCKS", 5)
     for number in range(7):
@@ -72,7 +72,7 @@ def test_many_locks_are_cut_with_a_note(
     assert found.count('data-label="Key"') == 1
 
 
-def test_the_filter_takes_text_and_kind(redlock: Redlock, reader: FlaskClient) -> None:
+def test_the_filter_takes_text_and_kind(redlock: TaskLock, reader: FlaskClient) -> None:
     redlock.acquire("bank.sync:1", 30)
     redlock.reserve("bank.sync:2", 30)
     shown = reader.get("/live?q=sync&kind=reserved").text
@@ -81,7 +81,7 @@ def test_the_filter_takes_text_and_kind(redlock: Redlock, reader: FlaskClient) -
     assert "No lock matches the filter." in reader.get("/live?q=*").text
 
 
-def test_a_key_with_markup_is_text(redlock: Redlock, operator: FlaskClient) -> None:
+def test_a_key_with_markup_is_text(redlock: TaskLock, operator: FlaskClient) -> None:
     redlock.acquire(HOSTILE, 30, label="<b>task</b>")
     for path in ("/", "/lock", "/release"):
         response = operator.get(path, query_string={"key": HOSTILE, "q": HOSTILE})
@@ -90,7 +90,7 @@ def test_a_key_with_markup_is_text(redlock: Redlock, operator: FlaskClient) -> N
         assert HOSTILE in html.unescape(response.text), path
 
 
-def test_claims_make_the_timeline(three: Operated, redlock: Redlock, reader: FlaskClient) -> None:
+def test_claims_make_the_timeline(three: Operated, redlock: TaskLock, reader: FlaskClient) -> None:
     slot = "2026-01-01T00:00:00Z"
     redlock.reserve(f"%beat:bank@0123:close%3Aday:{slot}", 120, label="id")
     shown = reader.get("/").text
@@ -100,7 +100,7 @@ def test_claims_make_the_timeline(three: Operated, redlock: Redlock, reader: Fla
 
 
 def test_a_lock_is_shown_with_every_node_and_what_a_new_call_gets(
-    three: Operated, redlock: Redlock, new_client: NewClient
+    three: Operated, redlock: TaskLock, new_client: NewClient
 ) -> None:
     app = Celery("bank", broker="memory://", set_as_current=False)
 
@@ -139,7 +139,7 @@ def test_incidents_are_listed_the_latest_first(three: Operated, new_client: NewC
     assert "<i>" not in shown
 
 
-def test_a_lock_is_released_after_a_confirmation(redlock: Redlock, operator: FlaskClient) -> None:
+def test_a_lock_is_released_after_a_confirmation(redlock: TaskLock, operator: FlaskClient) -> None:
     redlock.acquire("bank.sync:1", 30, label="task-1")
     assert "Release …" in operator.get("/lock?key=bank.sync:1").text
     assert "its task may be running" in operator.get("/release?key=bank.sync:1").text
@@ -149,7 +149,7 @@ def test_a_lock_is_released_after_a_confirmation(redlock: Redlock, operator: Fla
     assert redlock.look("bank.sync:1") is None
 
 
-def test_a_lock_of_another_holder_by_now_is_kept(redlock: Redlock, operator: FlaskClient) -> None:
+def test_a_lock_of_another_holder_by_now_is_kept(redlock: TaskLock, operator: FlaskClient) -> None:
     lease = redlock.acquire("k", 30, label="task-1")
     form = form_of(operator, "k")
     redlock.release(lease)
@@ -161,7 +161,7 @@ def test_a_lock_of_another_holder_by_now_is_kept(redlock: Redlock, operator: Fla
 
 
 def test_without_an_expected_holder_nothing_is_released(
-    redlock: Redlock, operator: FlaskClient
+    redlock: TaskLock, operator: FlaskClient
 ) -> None:
     redlock.acquire("k", 30)
     form = form_of(operator, "k")
@@ -170,7 +170,7 @@ def test_without_an_expected_holder_nothing_is_released(
     assert redlock.look("k")
 
 
-def test_a_done_mark_is_deleted(redlock: Redlock, operator: FlaskClient) -> None:
+def test_a_done_mark_is_deleted(redlock: TaskLock, operator: FlaskClient) -> None:
     redlock.release(redlock.acquire("k", 30), done="task-1")
     shown = operator.get("/lock?key=k").text
     [link] = re.findall(r'href="(/release\?[^"]+)"', shown)
@@ -181,7 +181,7 @@ def test_a_done_mark_is_deleted(redlock: Redlock, operator: FlaskClient) -> None
 
 
 def test_without_a_quorum_a_release_is_reported_as_failed(
-    three: Operated, redlock: Redlock, operator: FlaskClient
+    three: Operated, redlock: TaskLock, operator: FlaskClient
 ) -> None:
     redlock.acquire("k", 30)
     form = form_of(operator, "k")

@@ -119,11 +119,17 @@ def test_a_user_who_may_not_ask_for_rights_is_no_finding(three: Operated) -> Non
 def test_without_a_guard_each_write_must_be_stored(
     three: Operated, stored: str, synced: str, is_found: bool
 ) -> None:
-    three[0].conf = {"appendonly": stored, "appendfsync": synced}
-    says = f"appendonly {stored}, appendfsync {synced}"
+    three[0].conf |= {"appendonly": stored, "appendfsync": synced}
+    says = f"appendonly {stored}, appendfsync {synced}, no-appendfsync-on-rewrite no"
     expected = [("RL112", "error", A, says)] if is_found else []
     assert found(three, restart_guard=False) == expected
     assert found(three, restart_guard=None) == []
+
+
+def test_writes_that_wait_for_a_rewrite_may_be_forgotten(three: Operated) -> None:
+    three[0].conf["no-appendfsync-on-rewrite"] = "yes"
+    [(code, severity, where, _)] = found(three, restart_guard=False)
+    assert (code, severity, where) == ("RL112", "error", A)
 
 
 def test_the_persistence_of_a_single_node_is_another_trap(monkeypatch: pytest.MonkeyPatch) -> None:

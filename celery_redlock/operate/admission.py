@@ -1,0 +1,97 @@
+"""Admission: new nodes vote at once, because an operator knows that they never held a lock."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from celery_redlock.redlock.protocol.replies import Failed
+from celery_redlock.redlock.protocol.run_notes import admitted_key
+from celery_redlock.redlock.transport.direct import DirectConnection, ErrorReply
+
+from .listing import BATCH
+from .locks import escaped
+from .node_set import NodeSet
+from .node_status import NodeStatus, read_statuses
+from .target import Target
+
+_is_of_probe = re.compile(rb":\{probe-[0-9a-f]{16}\}:floor$").search
+"""A worker's check of the nodes leaves such a floor for a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Nodes that wait for their restart guard, and what speaks against their admission.
+
+    Attributes:
+        waiting: Those nodes.
+        objections: Reasons to refuse the admission of all of them, each with its node.
+    """
+
+    waiting: Sequence[NodeStatus]
+    objections: Sequence[str]
+
+
+def admission_of(target: Target, nodes: NodeSet) -> Admission:
+    """Return which nodes could be admitted, and what speaks against it.
+
+    Every node must answer. A node that waits must have no key of the lock: else it is not new. No
+    other node may have a lock: its holder may have counted on a node that forgot it.
+    """
+    statuses = read_statuses(target, nodes)
+    waiting = [status for status in statuses if status.state == "guarded"]
+    objections = [
+        f"{status.node}: {status.why}"
+        for status in statuses
+        if status.state not in ("guarded", "votes")
+    ]
+    if waiting and not objections:
+        any_key = escaped(f"{target.key_prefix}:{{") + "*"
+        lock_key = any_key + "}"
+        for status, connection in zip(statuses, nodes.connections, strict=True):
+            is_new = status in waiting
+            found = _first_key(connection, any_key if is_new else lock_key)
+            if isinstance(found, Failed):
+                objections.append(f"{status.node}: {found.error}")
+            elif found is not None:
+                what = "it is not new, it has" if is_new else "it has the lock"
+                objections.append(f"{status.node}: {what} {found}")
+    return Admission(waiting, objections)
+
+
+def admit(target: Target, nodes: NodeSet, admission: Admission) -> dict[str, str]:
+    """Note on each waiting node that its server is new; return the errors, by node.
+
+    A note is valid for this run of the server. One that restarts meanwhile gets none: its
+    connection ends.
+    """
+    run_ids = {status.node: status.info["run_id"] for status in admission.waiting}
+    errors = {}
+    for connection in nodes.connections:
+        if connection.name in run_ids:
+            command = ("SET", admitted_key(target.key_prefix), run_ids[connection.name])
+            replies = connection.ask([command])
+            if isinstance(replies, Failed):
+                errors[connection.name] = replies.error
+            elif isinstance(replies[0], ErrorReply):
+                errors[connection.name] = str(replies[0])
+    return errors
+
+
+def _first_key(connection: DirectConnection, pattern: str) -> str | Failed | None:
+    """Return a key of a node that matches; None: there is none."""
+    cursor = b"0"
+    while True:
+        replies = connection.ask([("SCAN", cursor, "MATCH", pattern, "COUNT", BATCH)])
+        if isinstance(replies, Failed):
+            return replies
+        if isinstance(replies[0], ErrorReply):
+            return Failed(str(replies[0]))
+        cursor, keys = cast("tuple[bytes, list[bytes]]", replies[0])
+        for key in keys:
+            if not _is_of_probe(key):
+                return key.decode(errors="replace")
+        if cursor == b"0":
+            return None

@@ -1,0 +1,185 @@
+"""Listing of all locks, found by SCAN on all nodes at once.
+
+No command keeps a node for long, whatever the number of locks: each examines at most `BATCH` keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import cast
+
+from celery_redlock.redlock.protocol.replies import Failed
+from celery_redlock.redlock.transport.direct import DirectConnection, ErrorReply
+
+from .locks import Kind, Lock, escaped, lock_in, quorums_remaining
+from .node_set import Command, NodeSet, Replies
+from .views import Column, column_in, viewing
+
+BATCH = 500
+"""Most keys that a node examines for one command: some tenths of a millisecond."""
+_REMEMBERED = 200_000
+"""Keys that are remembered, in some 25 MB; of a further one the nodes are asked who has it."""
+
+_ENOUGH = 100 * BATCH
+"""Names that may wait for being viewed; with more the scan waits."""
+
+OnScanned = Callable[[int], object]
+
+
+def each_lock(
+    nodes: NodeSet,
+    prefix: str,
+    match: str = "*",
+    on_scanned: OnScanned = id,
+    remembered: int = _REMEMBERED,
+) -> Iterator[Lock]:
+    """Yield the locks whose key matches, in no order.
+
+    Args:
+        nodes: The nodes. One that fails is left out from then on.
+        prefix: Start of every key.
+        match: Pattern as for SCAN, of keys without prefix and braces.
+        on_scanned: Called with the number of Redis keys that were examined since the last call.
+        remembered: Most keys to remember. Beyond, a lock that changes meanwhile may come twice.
+    """
+    start = f"{prefix}:{{"
+    length, count = len(start.encode()), len(nodes)
+    scan = _Scan(nodes, f"{escaped(start)}{match}}}", on_scanned, remembered)
+    for names, columns in scan.each_viewed():
+        all_owners, all_floors, all_pttls = zip(*columns, strict=True)
+        for name, owners, floors, pttls in zip(
+            names, zip(*all_owners, strict=True), zip(*all_floors, strict=True),
+            zip(*all_pttls, strict=True), strict=True,
+        ):  # fmt: skip
+            lock = lock_in(name[length:-1].decode(errors="replace"), owners, floors, pttls, count)
+            if lock:
+                yield lock
+
+
+def each_done_mark(
+    nodes: NodeSet, prefix: str, match: str = "*", on_scanned: OnScanned = id
+) -> Iterator[Lock]:
+    """Yield the done marks of matching keys; the arguments are those of `each_lock`."""
+    start, between = f"{prefix}:{{", "}:done:"
+    pattern = f"{escaped(start)}{match}{between}*"
+    for names in _Scan(nodes, pattern, on_scanned, _REMEMBERED).each_batch():
+        replies = nodes.ask([("PTTL", name) for name in names])
+        for at, name in enumerate(names):
+            left = [cast(int, one[at]) for one in replies if isinstance(one, list)]
+            there = [pttl for pttl in left if pttl > 0]
+            key, _, label = name.decode(errors="replace")[len(start) :].partition(between)
+            if there:
+                remaining = quorums_remaining(there, len(nodes))
+                yield Lock(key, Kind.DONE, label, len(there), len(nodes), remaining)
+
+
+class _Scan:
+    """SCAN of all nodes at once for the names that match, each of which is found once."""
+
+    def __init__(
+        self, nodes: NodeSet, pattern: str, on_scanned: OnScanned, remembered: int
+    ) -> None:
+        self._nodes = nodes
+        self._pattern = pattern
+        self._on_scanned = on_scanned
+        self._remembered = remembered
+        self._cursors: list[bytes | None] = [b"0"] * len(nodes)  # None: to its end
+        self._seen: set[bytes] = set()
+        self._unknown: list[list[bytes]] = [[] for _ in range(len(nodes))]
+        self._found: list[bytes] = []
+
+    def each_batch(self) -> Iterator[list[bytes]]:
+        """Yield the names, up to `BATCH` at a time."""
+        while names := self._next_names():
+            yield names
+
+    def each_viewed(self) -> Iterator[tuple[list[bytes], list[Column]]]:
+        """Yield the names with the views of each node that answers.
+
+        The nodes work on the next ones, and on the next SCAN, while the caller works on these.
+        """
+        names = self._next_names()
+        ready: tuple[list[bytes], list[Column]] | None = None
+        while names:
+            commands = viewing(names)
+            scanned = self._send(commands)
+            try:
+                if ready:
+                    yield ready
+            finally:
+                # Nothing may be left of it when the nodes are asked for something else.
+                replies = self._receive(len(commands), scanned)
+            columns = [one for one in map(column_in, replies) if not isinstance(one, Failed)]
+            ready = (names, columns) if columns else None
+            names = self._next_names()
+        if ready:
+            yield ready
+
+    def _next_names(self) -> list[bytes]:
+        """Return names that were found, after a SCAN if there are none; [] at the end."""
+        self._ask_for_unknown()
+        while not self._found and any(cursor is not None for cursor in self._cursors):
+            self._receive(0, self._send([]))
+            self._ask_for_unknown()
+        names = self._found[-BATCH:]
+        del self._found[-BATCH:]
+        return names
+
+    def _ask_for_unknown(self) -> None:
+        """Find the names that could not be remembered at the first node that has them."""
+        connections = self._nodes.connections
+        for at, names in enumerate(self._unknown):
+            left, names[:] = names[:], []
+            for earlier in connections[:at]:
+                left = left and _not_on(earlier, left)
+            self._found += left
+
+    def _send(self, commands: list[Command]) -> list[bool]:
+        """Send commands to all nodes, and the next SCAN; return which nodes scan."""
+        self._nodes.send(commands)
+        is_enough = len(self._found) > _ENOUGH
+        scanning = [cursor is not None and not is_enough for cursor in self._cursors]
+        for at, cursor in enumerate(self._cursors):
+            if cursor is not None and scanning[at]:
+                self._nodes.send_to(at, [("SCAN", cursor, "MATCH", self._pattern, "COUNT", BATCH)])
+        return scanning
+
+    def _receive(self, count: int, scanning: list[bool]) -> list[Replies]:
+        """Return the replies to `count` commands of each node, and note the names that came."""
+        views: list[Replies] = []
+        for at, connection in enumerate(self._nodes.connections):
+            replies = connection.receive(count + scanning[at])
+            if scanning[at]:
+                self._note(at, replies)
+            views.append(replies if isinstance(replies, Failed) else replies[:count])
+        return views
+
+    def _note(self, at: int, replies: Replies) -> None:
+        """Note the names that a SCAN, the last of the replies of a node, returned."""
+        self._cursors[at] = None
+        if isinstance(replies, Failed):
+            return
+        if isinstance(replies[-1], ErrorReply):
+            self._nodes.connections[at].fail(str(replies[-1]))
+            return
+        cursor, names = cast("tuple[bytes, list[bytes]]", replies[-1])
+        self._on_scanned(BATCH)
+        if cursor != b"0":
+            self._cursors[at] = cursor
+        # SCAN may return a key twice.
+        new = [name for name in dict.fromkeys(names) if name not in self._seen]
+        room = self._remembered - len(self._seen)
+        self._seen.update(new[:room])
+        self._found += new[:room]
+        self._unknown[at] += new[room:]
+
+
+def _not_on(earlier: DirectConnection, names: list[bytes]) -> list[bytes]:
+    """Return the keys that a node does not have, or can't be asked for."""
+    counted = earlier.ask([("EXISTS", *names)])
+    if isinstance(counted, list) and counted[0] == len(names):
+        return []
+    values = earlier.ask([("MGET", *names)])
+    if isinstance(values, Failed) or not isinstance(values[0], list):
+        return names
+    return [name for name, value in zip(names, values[0], strict=True) if value is None]

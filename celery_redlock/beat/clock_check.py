@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from enum import Enum
 
-from celery_redlock.redlock import Redlock
 from celery_redlock.redlock.errors import RedlockError
+from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.throttled_log import ThrottledLog
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class ClockCheck:
         allowed: The largest offset that counts as right, seconds.
     """
 
-    def __init__(self, redlock: Redlock, allowed: float) -> None:
+    def __init__(self, redlock: TaskLock, allowed: float) -> None:
         self._redlock = redlock
         self._allowed = allowed
         self._trust = Trust.UNKNOWN

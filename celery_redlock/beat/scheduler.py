@@ -24,13 +24,20 @@ from celery.utils.imports import load_extension_class_names, symbol_by_name
 from celery_redlock.config.app_lock import is_enabled, redlock_of
 from celery_redlock.config.identity import identity_of
 from celery_redlock.config.settings import beat_settings_from, settings_from
-from celery_redlock.redlock import Redlock
 from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.redlock.task_lock import TaskLock
 
 from . import slots
 from .clock_check import ClockCheck, Trust
 from .liveness import LivenessFile
-from .slot_schedule import aware, beginning_of, due_at_slots, is_one_off, store_beginning
+from .slot_schedule import (
+    aware,
+    beginning_of,
+    due_at_slots,
+    is_one_off,
+    store_beginning,
+    until_next,
+)
 from .tick_queue import TickQueue
 from .ticks import Claims, Tick
 
@@ -47,7 +54,15 @@ def RedlockScheduler(app: Celery, *args: Any, **kwargs: Any) -> Scheduler:  # no
     Raises:
         ConfigurationError: A setting, a node or an entry's schedule can't be used.
     """
-    base = _base(beat_settings_from(app.conf).scheduler)
+    return scheduler_on(_base(beat_settings_from(app.conf).scheduler), app, *args, **kwargs)
+
+
+def scheduler_on(base: type[Scheduler], app: Celery, *args: Any, **kwargs: Any) -> Scheduler:
+    """Return a scheduler that claims each tick, built on `base`.
+
+    Raises:
+        ConfigurationError: A setting, a node or an entry's schedule can't be used.
+    """
     mixin: Any = ShowsLiveness
     if is_enabled(app):
         mixin = ClaimsRedBeatTicks if hasattr(base, "maybe_due") else ClaimsTicks
@@ -100,7 +115,7 @@ class ClaimsTicks(ShowsLiveness):
         super().__init__(app, *args, **kwargs)
 
     @property
-    def _redlock(self) -> Redlock:
+    def _redlock(self) -> TaskLock:
         return redlock_of(self.app)
 
     @functools.cached_property
@@ -112,10 +127,12 @@ class ClaimsTicks(ShowsLiveness):
         return ClockCheck(self._redlock, self._skew)
 
     @functools.cached_property
+    def _claims(self) -> Claims:
+        return Claims(self._redlock, self._beat_settings.misfire_grace_time + 2 * self._skew)
+
+    @functools.cached_property
     def _queue(self) -> TickQueue:
-        look_back = self._beat_settings.misfire_grace_time + 2 * self._skew
-        claims = Claims(self._redlock, look_back)
-        return TickQueue(claims, self._publish, self._is_clock_right, self._beat_settings)
+        return TickQueue(self._claims, self._publish, self._is_clock_right, self._beat_settings)
 
     @functools.cached_property
     def _producer(self) -> Any:
@@ -221,15 +238,32 @@ class ClaimsTicks(ShowsLiveness):
         self._seen[entry.name] = now
         find = functools.partial(slots.slots_between, entry.schedule, since=beginning_of(entry))
         if after and after < oldest:
-            late = next(find(max(after, oldest - _DAY), oldest), None)
-            if late:
-                logger.warning("ticks skipped as too old entry=%s from=%s", entry.name, late)
+            self._report_too_old(entry, max(after, oldest - _DAY), oldest)
         found = list(find(max(after or oldest, oldest), now))
         if is_one_off(entry):
             # A one-off entry is due until it advances, which is when its one tick is published.
             found = [] if self._queue.is_waiting_for(entry.name) else found[:1]
         # An entry that never ran has missed nothing.
-        return [Tick(entry, slot, self._identity) for slot in (found if after else found[-1:])]
+        return [
+            Tick(entry, slot, self._identity, until_next=until_next(entry, slot))
+            for slot in (found if after else found[-1:])
+        ]
+
+    def _report_too_old(self, entry: Any, after: slots.Moment, until: slots.Moment) -> None:
+        """Report slots that nobody publishes any more, unless another replica was at work.
+
+        It has published the last of them then. If all replicas were away before that, the one that
+        came back first has reported it.
+        """
+        since = beginning_of(entry)
+        first = next(slots.slots_between(entry.schedule, after, until, since), None)
+        last = slots.last_slot(entry.schedule, after, until, since)
+        if first is None or last is None:
+            return
+        if self._claims.is_published(Tick(entry, last, self._identity)):
+            logger.info("ticks left to other replicas entry=%s from=%s", entry.name, first)
+        else:
+            logger.warning("ticks skipped as too old entry=%s from=%s", entry.name, first)
 
     def _publish(self, tick: Tick) -> None:
         super().apply_async(tick.entry_to_publish(), producer=self._producer, advance=False)

@@ -128,6 +128,13 @@ def beginning_of(entry: Any) -> Moment | None:
     return aware(start) if start else None
 
 
+def until_next(entry: Any, slot: Moment) -> float:
+    """Return the time from a slot of `entry` to the next one, at most a day, in seconds."""
+    until = slot + dt.timedelta(days=1)
+    following = slots_between(entry.schedule, slot, until, since=beginning_of(entry))
+    return (next(following, until) - slot).total_seconds()
+
+
 def is_one_off(entry: Any) -> bool:
     """Return whether `entry` is a one-off entry of django-celery-beat."""
     return bool(getattr(getattr(entry, "model", None), "one_off", False))

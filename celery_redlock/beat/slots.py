@@ -68,6 +68,18 @@ def next_slot(due: object, after: Moment, since: Moment | None = None) -> Moment
     return next(slots_between(due, after, max(after, since or after) + far, since), None)
 
 
+def last_slot(
+    due: object, after: Moment, until: Moment, since: Moment | None = None
+) -> Moment | None:
+    """Return the last slot of `slots_between`, or None without one."""
+    # From the end: there may be very many.
+    for hours in (1 / 60, 1, 24):
+        begin = max(after, until - dt.timedelta(hours=hours))
+        if found := list(slots_between(due, begin, until, since)):
+            return found[-1]
+    return max(slots_between(due, after, until, since), default=None)
+
+
 def check(due: Any) -> None:
     """Refuse a schedule whose slots are unknown, or that has no slots.
 

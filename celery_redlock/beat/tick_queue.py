@@ -168,7 +168,7 @@ class TickQueue:
             if claim.deadline <= self._clock.now():
                 break
             try:
-                self._claims.mark_published(claim)
+                self._claims.mark_published(claim, tick)
             except RedlockError as error:
                 problem = error
             else:

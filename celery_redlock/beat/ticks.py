@@ -14,7 +14,9 @@ from typing import Any
 from urllib.parse import quote
 
 from celery_redlock.messages.headers import TICK_HEADER
-from celery_redlock.redlock import Lease, Redlock
+from celery_redlock.redlock import Lease
+from celery_redlock.redlock.errors import QuorumUnavailable
+from celery_redlock.redlock.task_lock import TaskLock
 
 from .slots import Moment
 
@@ -34,12 +36,14 @@ class Tick:
         app: The identity of its app; see `identity_of`.
         at: When a postponed tick is ready again, seconds on the boot-time clock; 0: not
             postponed.
+        until_next: Time from the slot to the next one of the entry, seconds; at most a day.
     """
 
     entry: Any
     slot: Moment
     app: str
     at: float = 0.0
+    until_next: float = 0.0
 
     @property
     def key(self) -> str:
@@ -77,7 +81,7 @@ class Claims:
         look_back: The age up to which any replica may still claim a tick, seconds.
     """
 
-    redlock: Redlock
+    redlock: TaskLock
     look_back: float
 
     def acquire(self, tick: Tick) -> Lease:
@@ -89,13 +93,27 @@ class Claims:
         """
         return self.redlock.reserve(tick.key, CLAIM_S, label=tick.task_id)
 
-    def mark_published(self, claim: Lease) -> None:
+    def mark_published(self, claim: Lease, tick: Tick) -> None:
         """Hold the claim of a published tick for longer than any replica looks back.
+
+        And until the next one must be published: see `is_published`.
 
         Raises:
             QuorumUnavailable: Less than a majority confirmed.
         """
-        self.redlock.release(claim, keep=self.look_back + CLAIM_S + _MARK_MARGIN_S)
+        keep = tick.until_next + self.look_back + CLAIM_S + _MARK_MARGIN_S
+        self.redlock.release(claim, keep=keep)
+
+    def is_published(self, tick: Tick) -> bool:
+        """Return whether a replica has published `tick`, the last that is too old to be published.
+
+        False also if no quorum answers.
+        """
+        try:
+            held = self.redlock.look(tick.key)
+        except QuorumUnavailable:
+            return False
+        return held is not None and not held.contended and held.remaining > CLAIM_S
 
     def release(self, claim: Lease) -> None:
         """Release the claim: any replica may claim the tick.

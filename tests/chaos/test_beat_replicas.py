@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,20 @@ from celery_redlock.config.identity import identity_of
 from celery_redlock.redlock.protocol.quorum import guard_s
 from celery_redlock.testing import Servers
 from tests.support.eventually import eventually
+from tests.support.evidence import record
 from tests.support.faults.clock_shim import WallClock
-from tests.support.processes.beats import executed, start_beats
+from tests.support.faults.nemesis import Strike, Strikes, alone
+from tests.support.faults.of_nodes import Victims, node_nemeses
+from tests.support.faults.of_processes import replica_nemeses
+from tests.support.processes.beats import Beat, executed, start_beats
 from tests.support.processes.inside import FOLDER_VARIABLE
 from tests.support.processes.project import Project
 from tests.support.root import ROOT
 
 pytestmark = pytest.mark.chaos
 SECONDS = min(200.0, max(30.0, float(os.environ.get("REDLOCK_CHAOS_SECONDS", "200"))))
-STOPPED_S = 15.0
+SEED = 1
+STOPPED_S, KILLED_S, REST_S = 15.0, 3.0, 3.0
 ENTRIES: dict[str, Any] = {
     "every-second": {"every": 1},
     "every-5-seconds": {"every": 5},
@@ -68,14 +73,31 @@ def make_tables(folder: Path) -> None:
     subprocess.run(command, cwd=ROOT, env=environment, check=True, timeout=120)
 
 
+@pytest.fixture(scope="module")
+def told() -> dict[str, dict[str, int]]:
+    """What was counted, by scheduler."""
+    return {}
+
+
 def wait_until(moment: float) -> None:
     time.sleep(max(0.0, moment - time.time()))
+
+
+def faults_of(beats: Sequence[Beat], nodes: Servers) -> list[Strike]:
+    """Return faults of one replica after the other, and of a minority of nodes meanwhile."""
+    of_beats = replica_nemeses("beat", beats, stopped_s=STOPPED_S)
+    rounds = max(1, int(SECONDS / (STOPPED_S + KILLED_S + 2 * REST_S)))
+    schedule = alone(of_beats * rounds, seed=SEED, seconds=KILLED_S, rest=REST_S)
+    of_nodes = node_nemeses(Victims(nodes, ["none"] * len(nodes)))
+    [killed] = [nemesis for nemesis in of_nodes if nemesis.name == "minority-killed"]
+    return [*schedule, Strike(0.4 * SECONDS, 0.2 * SECONDS, killed, SEED)]
 
 
 @pytest.mark.timeout(SECONDS + 300)
 @pytest.mark.parametrize("scheduler", ["persistent", "database", "redbeat"])
 def test_each_tick_is_executed_once_whatever_happens(
     scheduler: str,
+    told: dict[str, dict[str, int]],
     servers: Callable[..., Servers],
     new_wall_clock: Callable[[], WallClock],
     tmp_path: Path,
@@ -103,30 +125,31 @@ def test_each_tick_is_executed_once_whatever_happens(
             env = clock.env | (DJANGO if scheduler == "database" else {})
             beats += start_beats(project, 1, env=env)
         begin = time.time() + 2
-        # The one that is ahead, and so the first to publish, then the one that is so after that.
-        wait_until(begin + 0.2 * SECONDS)
-        beats[0].kill_all()
-        wait_until(begin + 0.3 * SECONDS)
-        beats[1].pause()
-        stopped_at = time.time()
-        wait_until(begin + 0.5 * SECONDS)
-        for node in nodes[:2]:
-            node.kill()
-        wait_until(stopped_at + STOPPED_S)
-        beats[1].resume()
-        wait_until(begin + 0.7 * SECONDS)
-        for node in nodes[:2]:
-            node.start()
+        wait_until(begin)
+        with Strikes(faults_of(beats, nodes)) as strikes:
+            strikes.wait()
+        assert strikes.errors == []
         wait_until(begin + SECONDS)
         end = time.time() - 2
         due = {name: slots_of(name, begin, end) for name in ENTRIES}
         eventually(lambda: all(set(due[name]) <= set(executed(project, name)) for name in ENTRIES))
         # What was published twice would be executed again by now.
         time.sleep(2)
-        assert [beat.is_running for beat in beats] == [False, True, True]
+        assert all(beat.is_running for beat in beats)
         rows = [row_of(project, name, due[name]) for name in ENTRIES]
     with capsys.disabled():
         print(table(scheduler, rows))  # noqa: T201  # it is what is to be shown
+    told[scheduler] = {
+        "faults": len(strikes.faults),
+        "ticks": sum(row["due"] for row in rows),
+        "executions": sum(row["executions"] for row in rows),
+        "violations": sum(row["twice"] + row["lost"] for row in rows),
+    }
+    record(
+        "beat_replicas",
+        schedulers=[{"scheduler": name, **counts} for name, counts in told.items()],
+        violations=sum(counts["violations"] for counts in told.values()),
+    )
     for row in rows:
         assert row["due"] == row["published"] == row["executions"], row
         assert (row["twice"], row["lost"]) == (0, 0), row

@@ -14,6 +14,7 @@ from celery.beat import PersistentScheduler, ScheduleEntry, Scheduler
 from celery.schedules import BaseSchedule, crontab
 from kombu.exceptions import OperationalError
 
+from celery_redlock.beat.clock_check import Trust
 from celery_redlock.beat.liveness import LivenessFile
 from celery_redlock.beat.scheduler import (
     ClaimsRedBeatTicks,
@@ -291,6 +292,40 @@ def test_what_is_later_than_the_grace_is_passed_over(
     assert [r.getMessage() for r in caplog.records] == [
         "ticks skipped as too old entry=entry from=1970-01-13 12:30:00+00:00"
     ]
+
+
+@pytest.mark.parametrize("period", [5.0, 600.0, HOUR, DAY])
+def test_ticks_that_another_replica_published_were_not_missed(
+    new_host: NewHost, clock: FakeClock, caplog: pytest.LogCaptureFixture, period: float
+) -> None:
+    caplog.set_level("INFO", "celery_redlock.beat.scheduler")
+    host, other = (
+        new_host(entry=period, conf={"redlock_beat_misfire_grace_time": 30}) for _ in range(2)
+    )
+    run(clock, 10, host, other)
+    run(clock, 2.5 * period + 100, other)
+    host.due_at = clock.now()
+    run(clock, 1, host)
+    [line] = [r for r in caplog.records if r.name.endswith("beat.scheduler")]
+    assert (line.levelname, line.getMessage()[:44]) == (
+        "INFO", "ticks left to other replicas entry=entry fro"
+    )  # fmt: skip
+
+
+def test_ticks_that_no_replica_published_are_missed_by_the_first(
+    new_host: NewHost, clock: FakeClock, nodes: FakeNodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    conf = {"redlock_beat_misfire_grace_time": 30}
+    first, second = (new_host(entry=600.0, conf=conf) for _ in range(2))
+    run(clock, 10, first, second)
+    stall(clock, 1900, first, second)
+    run(clock, 1000, first)
+    assert caplog.text.count("ticks skipped as too old") == 1
+    second.due_at = clock.now()
+    nodes.is_up = False  # then it can't tell
+    second.scheduler._clock_check.look = lambda: Trust.RIGHT
+    run(clock, 1, second)
+    assert caplog.text.count("ticks skipped as too old") == 2
 
 
 def test_an_entry_that_ran_years_ago_is_no_burden(new_host: NewHost, clock: FakeClock) -> None:

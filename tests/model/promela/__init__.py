@@ -1,0 +1,1 @@
+"""The protocol in Promela, and Spin, which checks it."""

@@ -1,0 +1,93 @@
+"""python -m tests.simulation: many schedules over several processes."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator
+from multiprocessing import get_context
+
+from tests.support.evidence import record
+
+from .bugs import KNOWN_SEEDS
+from .campaign import Counts, campaign, control, explained
+
+_SLICE = 200
+_MOST = 20_000
+"""Schedules to look for a bug in."""
+
+
+def main() -> int:
+    """Run schedules; print what was found; return 1 if a schedule failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--schedules", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first schedule")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    parser.add_argument("--replay", action="store_true", help="show one seed's trace, shrunk")
+    parser.add_argument(
+        "--controls", action="store_true", help="look for known bugs from fresh seeds, too"
+    )
+    options = parser.parse_args()
+    if options.replay:
+        _say(explained(options.seed))
+        return 0
+    began = time.monotonic()
+    whole = Counts()
+    controls: list[dict[str, object]] = []
+    # Spawned: each process starts alike.
+    with get_context("spawn").Pool(options.processes, logging.disable) as pool:
+        most = _MOST if options.controls else 1
+        for found in pool.imap_unordered(control, [(bug, most) for bug in KNOWN_SEEDS]):
+            controls.append(found)
+            _say(f"control {found}")
+        slices = _slices(options.seed, options.schedules)
+        waiting = [
+            pool.apply_async(campaign, (one,))
+            for one in itertools.islice(slices, options.processes)
+        ]
+        while waiting:
+            whole.add(waiting.pop(0).get())
+            if time.monotonic() - began < options.seconds:
+                waiting += [
+                    pool.apply_async(campaign, (one,)) for one in itertools.islice(slices, 1)
+                ]
+    seconds = round(time.monotonic() - began, 1)
+    _say(
+        f"{whole.schedules} schedules from seed {options.seed}, {whole.acquisitions} acquisitions, "
+        f"{sum(whole.faults.values())} faults, {len(whole.failed)} violations, {seconds} s"
+    )
+    for seed, violation in whole.failed[:20]:
+        _say(f"seed {seed}: {violation}")
+    if whole.failed:
+        _say(explained(whole.failed[0][0]))
+    record(
+        "simulation",
+        schedules=whole.schedules,
+        acquisitions=whole.acquisitions,
+        faults=dict(sorted(whole.faults.items())),
+        violations=len(whole.failed),
+        controls=sorted(controls, key=lambda control: str(control["bug"])),
+        controls_missed=[one["bug"] for one in controls if one["found as"] == "none"],
+        seconds=seconds,
+        first_seed=options.seed,
+    )
+    return 1 if whole.failed or any(one["found as"] == "none" for one in controls) else 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _slices(first: int, count: int) -> Iterator[range]:
+    for start in range(first, first + count, _SLICE):
+        yield range(start, min(start + _SLICE, first + count))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

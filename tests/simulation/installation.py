@@ -1,0 +1,222 @@
+"""What the lock takes from the machine, replaced for the thread of a simulation.
+
+The keepers of other tests may still run in threads of their own: they go on with the originals.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import secrets
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from celery_redlock.redlock import backoff, keeper, keeper_thread, lease, waiters
+from celery_redlock.redlock.threads import dispatch
+from celery_redlock.redlock.threads.wakeup import Wakeup
+from celery_redlock.redlock.transport import (
+    connection_set,
+    handshake,
+    node,
+    redis_py,
+    subscriptions,
+)
+from celery_redlock.redlock.transport.poller import new_poller
+
+from .process import Process
+from .wire import Connector, Link, Poller
+from .world import Task
+
+
+class Simulated:
+    """The process whose code runs now, and its ways to the nodes.
+
+    Attributes:
+        process: The process.
+        links: Its ways to the nodes, by process name and host.
+    """
+
+    def __init__(self) -> None:
+        self.process: Process | None = None
+        self.links: dict[tuple[str, str], Link] = {}
+
+    def now(self) -> Process:
+        """Return the process whose code runs now."""
+        process = self.process
+        if process is None:
+            raise AssertionError("no process is simulated")
+        current = process.world.current
+        return current.process if current else process
+
+
+class _Wakeup:
+    """Stands in for a pipe by which one thread wakes another."""
+
+    def __init__(self, process: Process) -> None:
+        self.poller: Poller | None = None
+        self.fd = process.new_fd(self)
+        self._process = process
+        self._is_set = False
+        self._task: Task | None = None
+
+    def wake(self) -> None:
+        self._is_set = True
+        if self._task:
+            self._process.world.wake(self._task)
+        if self.poller:
+            self.poller.has_data(self.fd)
+
+    def wait(self, seconds: float) -> bool:
+        process = self._process
+        process.step()
+        if not self._is_set:
+            self._task = process.world.current
+            process.world.wait(process.until(max(0.0, seconds)))
+            self._task = None
+        process.step()
+        return self.clear()
+
+    def clear(self) -> bool:
+        was_set, self._is_set = self._is_set, False
+        if self.poller:
+            self.poller.is_empty(self.fd)
+        return was_set
+
+    def is_readable(self) -> bool:
+        return self._is_set
+
+    def close(self) -> None:
+        self._process.ends.pop(self.fd, None)
+
+
+class _Queue:
+    """Stands in for a SimpleQueue."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._items: deque[Any] = deque()
+        self._task: Task | None = None
+
+    def put(self, item: Any) -> None:
+        self._items.append(item)
+        if self._task:
+            self._process.world.wake(self._task)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if not self._items and block:
+            process = self._process
+            process.step()
+            self._task = process.world.current
+            process.world.wait(process.until(1e9 if timeout is None else timeout))
+            self._task = None
+            process.step()
+        if not self._items:
+            raise queue.Empty
+        return self._items.popleft()
+
+    def empty(self) -> bool:
+        return not self._items
+
+
+class _Chance:
+    """Stands in for the modules `random` and `secrets`."""
+
+    def __init__(self, simulated: Simulated) -> None:
+        self._simulated = simulated
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._simulated.now().chance.uniform(low, high)
+
+    def random(self) -> float:
+        return self._simulated.now().chance.random()
+
+    def token_hex(self, count: int) -> str:
+        return f"{self._simulated.now().chance.getrandbits(8 * count):0{2 * count}x}"
+
+
+class _HereOnly:
+    """A module of which some names are others in this thread."""
+
+    def __init__(self, original: Any, others: dict[str, Any]) -> None:
+        self._original = original
+        self._others = others
+        self._thread = threading.get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._others and threading.get_ident() == self._thread:
+            return self._others[name]
+        return getattr(self._original, name)
+
+
+def _here(original: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
+    thread = threading.get_ident()
+
+    def either(*args: Any, **kwargs: Any) -> Any:
+        chosen = other if threading.get_ident() == thread else original
+        return chosen(*args, **kwargs)
+
+    return either
+
+
+@contextmanager
+def installed() -> Iterator[Simulated]:
+    """Let this thread's locks be simulated."""
+    simulated = Simulated()
+    chance = _Chance(simulated)
+
+    def start(run: Callable[[], None], name: str) -> None:
+        process = simulated.now()
+        process.world.start(process, name, run)
+
+    def connector(url: str, name: str, timeout: float) -> Connector:
+        process = simulated.now()
+        host = urlsplit(url).hostname or ""
+        return Connector(process, simulated.links[process.name, host], timeout)
+
+    def poller() -> Poller:
+        return Poller(simulated.now())
+
+    chances = {"uniform": chance.uniform, "random": chance.random, "token_hex": chance.token_hex}
+
+    def fail(*args: Any, exc_info: BaseException | None = None) -> None:
+        world = simulated.now().world
+        world.error = world.error or exc_info or sys.exc_info()[1] or AssertionError(args)
+
+    # What is logged as unexpected fails the run.
+    logged = {"error": fail, "exception": fail}
+    places: list[tuple[Any, str, Any]] = [
+        (keeper_thread, "logger", _HereOnly(keeper_thread.logger, logged)),
+        (keeper, "logger", _HereOnly(keeper.logger, logged)),
+        (connection_set, "logger", _HereOnly(connection_set.logger, logged)),
+        (backoff, "random", _HereOnly(random, chances)),
+        (node, "random", _HereOnly(random, chances)),
+        (waiters, "random", _HereOnly(random, chances)),
+        (lease, "secrets", _HereOnly(secrets, chances)),
+        (
+            connection_set,
+            "queue",
+            _HereOnly(queue, {"SimpleQueue": lambda: _Queue(simulated.now())}),
+        ),
+        (connection_set, "new_poller", _here(new_poller, poller)),
+        (handshake, "new_poller", _here(new_poller, poller)),
+        (keeper_thread, "Wakeup", _here(Wakeup, lambda: _Wakeup(simulated.now()))),
+        (subscriptions, "Wakeup", _here(Wakeup, lambda: _Wakeup(simulated.now()))),
+        (waiters, "SimpleQueue", _here(queue.SimpleQueue, lambda: _Queue(simulated.now()))),
+        (waiters, "logger", _HereOnly(waiters.logger, logged)),
+        (redis_py, "Connector", _here(redis_py.Connector, connector)),
+        (dispatch, "start_thread", _here(dispatch.start_thread, start)),
+        (dispatch, "start_beside", _here(dispatch.start_beside, start)),
+    ]
+    originals = [(where, name, getattr(where, name)) for where, name, _ in places]
+    for where, name, other in places:
+        setattr(where, name, other)
+    try:
+        yield simulated
+    finally:
+        for where, name, original in originals:
+            setattr(where, name, original)

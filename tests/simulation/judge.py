@@ -1,0 +1,168 @@
+"""The judge of a run: what must never be seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from celery_redlock.redlock.lease import Lease
+from celery_redlock.redlock.protocol.quorum import majority
+
+from .process import Process
+from .servers import Server, short
+from .world import World
+
+_WOKEN_WITHIN_S = 0.5
+"""Splits among those that ask at once included. Who is not woken asks once a second."""
+
+
+class Violation(Exception):
+    """A promise of the lock is broken.
+
+    Attributes:
+        kind: Which one.
+    """
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(f"{kind}: {text}")
+        self.kind = kind
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    lease: Lease
+    process: Process
+
+
+class Judge:
+    """The judge.
+
+    Args:
+        world: Time.
+        servers: The nodes.
+        judges_exclusion: Whether validity windows must not overlap.
+        judges_wakeups: Whether waiters must soon hear of a release.
+
+    Attributes:
+        acquired: Number of leases.
+    """
+
+    def __init__(
+        self, world: World, servers: list[Server], *, judges_exclusion: bool, judges_wakeups: bool
+    ) -> None:
+        self.acquired = 0
+        self.quorum = majority(len(servers))
+        self._world = world
+        self._servers = servers
+        self._judges_exclusion = judges_exclusion
+        self._judges_wakeups = judges_wakeups
+        self._free_since: dict[str, float] = {}
+        self._held: dict[str, list[_Held]] = {}
+        self._highest: dict[str, int] = {}
+        self._tokens: set[tuple[str, int]] = set()
+        self._released: dict[str, str] = {}
+        self._is_crowded = False
+        for server in servers:
+            server.on_set = self._note_set
+
+    def highest(self, key: str) -> int:
+        """Return the highest token of the leases on `key` that were acquired so far."""
+        return self._highest.get(key, 0)
+
+    def note_acquired(
+        self, process: Process, lease: Lease, before: int, waited_since: float
+    ) -> None:
+        """Judge a new lease.
+
+        Args:
+            process: Holder.
+            lease: The lease.
+            before: `highest` before its attempt.
+            waited_since: Time from which the holder waited for it, seconds.
+        """
+        self.acquired += 1
+        self._judge_wakeup(lease.key, waited_since)
+        key, token = lease.key, lease.token
+        if (key, token) in self._tokens:
+            self._fail("token", f"{token} was given twice for {key!r}")
+        if token <= before:
+            self._fail("token", f"{token} of {key!r} is not above {before}, acquired before")
+        self._tokens.add((key, token))
+        self._highest[key] = max(self._highest.get(key, 0), token)
+        held = self._held.setdefault(key, [])
+        held.append(_Held(lease, process))
+        if len(held) > 1:
+            self.look()
+
+    def note_reserved(self, key: str) -> None:
+        """Note a reservation, of whose end waiters are not told."""
+        self._free_since.pop(key, None)
+
+    def _judge_wakeup(self, key: str, waited_since: float) -> None:
+        free_since = self._free_since.pop(key, None)
+        if free_since is None or free_since <= waited_since or not self._judges_wakeups:
+            return
+        took = self._world.time - free_since
+        if took > _WOKEN_WITHIN_S:
+            self._fail("wakeup", f"{key!r} was free for {took:.3f} s while somebody waited")
+
+    def note_releasing(self, lease: Lease) -> None:
+        """Note that the holder of a lease is about to release it."""
+        held = self._held.get(lease.key, [])
+        if any(one.lease is lease and one.process.is_dead for one in held):
+            return  # it does nothing more, and its lease is valid until its deadline
+        held[:] = [one for one in held if one.lease is not lease]
+
+    def note_released(self, lease: Lease) -> None:
+        """Note that a majority has confirmed a release."""
+        self._released[lease.owner] = lease.key
+        if lease.token:
+            self._free_since[lease.key] = self._world.time
+        self._look_for_revived(lease.owner)
+
+    def note_extended(self, lease: Lease, *, was_lost: bool) -> None:
+        """Judge an extension that succeeded; `was_lost`: before it, the lease was over."""
+        if was_lost:
+            self._fail("loss", f"{lease.key!r} of {short(lease.owner)} was lost, and extended")
+        self.look()
+
+    def look(self) -> None:
+        """Judge which leases are valid now."""
+        if not self._judges_exclusion:
+            return
+        now = self._world.time
+        self._is_crowded = False
+        for key, held in self._held.items():
+            if len(held) < 2:
+                continue
+            self._is_crowded = True
+            valid = [
+                one
+                for one in held
+                if not one.lease.is_lost and one.process.true_time(one.lease.deadline) > now
+            ]
+            if len(valid) > 1:
+                names = ", ".join(
+                    f"{one.process.name} ({short(one.lease.owner)}, until "
+                    f"{one.process.true_time(one.lease.deadline) - 1000:.6f})"
+                    for one in valid
+                )
+                self._fail("exclusion", f"{key!r} is held by {names}")
+
+    def after_switch(self) -> None:
+        """Judge, if there is anything to judge."""
+        if self._is_crowded:
+            self.look()
+
+    def _fail(self, kind: str, text: str) -> None:
+        # Not raised: the code that is judged would handle it.
+        self._world.error = self._world.error or Violation(kind, text)
+
+    def _note_set(self, key: str, owner: str) -> None:
+        if owner in self._released:
+            self._look_for_revived(owner)
+
+    def _look_for_revived(self, owner: str) -> None:
+        key = self._released[owner]
+        having = [server.name for server in self._servers if server.lock_owner(key) == owner]
+        if len(having) >= self.quorum:
+            self._fail("release", f"{key!r} of {short(owner)} is back on {having}")

@@ -1,0 +1,165 @@
+"""A schedule: what clients do, and which faults strike when. `shapes` makes them from seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from .process import Strike
+
+Thing = TypeVar("Thing")
+HORIZON_S = 4.0
+"""Faults begin in this time; the longest one ends a little later."""
+MAX_TTL_S = 2.0
+MAX_SKEW_S = 0.5
+RESERVED_S = 30.0
+NODE_TIMEOUT_S = 0.05
+RATE = 0.004
+"""Largest error of a clock's rate: two differ by less than the allowance for drift, 1 %."""
+CALM_SLOWNESS_S = 0.01
+FEW_CLIENTS = 4
+"""Of more processes that listen, chance decides which ask."""
+ON_LINKS = ("slow", "cut", "deaf", "mute", "reset", "half_open")
+LOSE_CONFIRM = "lose_confirm"
+"""On a link: its next CONFIRM is lost, and its connections with it."""
+ON_NODES = ("hang", "restart", "forget", "power_loss")
+ON_CLIENTS = ("pause", "stall", "crash", "interrupt")
+STEP = "clock_step"
+"""Outside of what exclusion promises, inside of what tokens promise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One use of a lock by a client.
+
+    Attributes:
+        after: Pause before it, seconds.
+        key: The lock.
+        ttl: Its ttl, seconds.
+        wait: How long to try, seconds.
+        hold: How long to hold it, seconds.
+        how: "acquire", "extend" (acquire, and extend by hand), "lock" (the keeper renews), "leave"
+            (never release it), or "reserve" (for `RESERVED_S`, whatever the ttl).
+    """
+
+    after: float
+    key: str
+    ttl: float
+    wait: float
+    hold: float
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One process: its clocks, what it does, and what strikes it.
+
+    Attributes:
+        rate: Seconds that its clock counts in a second.
+        wall_ahead: By how much its wall clock is ahead, seconds. Nothing rests on that clock.
+        wall_tick: Interval at which its wall clock moves on, seconds; 0.0: always.
+    """
+
+    rate: float
+    wall_ahead: float
+    wall_tick: float
+    uses: tuple[Use, ...]
+    strikes: tuple[Strike, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault of the network or of a node.
+
+    Attributes:
+        at: When it begins, seconds.
+        lasts: How long it lasts, seconds.
+        kind: One of `ON_LINKS` or `ON_NODES`, `LOSE_CONFIRM` or `STEP`.
+        node: Which node.
+        client: Of which client's link; -1: of all.
+        size: Seconds of a delay, or of a clock's step.
+    """
+
+    at: float
+    lasts: float
+    kind: str
+    node: int
+    client: int = -1
+    size: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """All of one run, but for the order of what happens at one moment, which follows from it.
+
+    Attributes:
+        seed: Of delays and back-offs.
+        nodes: Rate and error of each node's clock.
+        slowness: Longest ordinary delay, seconds.
+    """
+
+    seed: int
+    nodes: tuple[tuple[float, float], ...]
+    slowness: float
+    clients: tuple[Client, ...]
+    faults: tuple[Fault, ...]
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether a node's clock is stepped: exclusion is not promised then."""
+        return any(fault.kind == STEP for fault in self.faults)
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing strikes, links are quick, and each waiter asks after a release."""
+        is_struck = self.faults or any(client.strikes for client in self.clients)
+        is_small = len(self.clients) <= FEW_CLIENTS
+        return is_small and not is_struck and self.slowness <= CALM_SLOWNESS_S
+
+
+def smaller(schedule: Schedule) -> Iterator[Schedule]:
+    """Yield schedules with one thing less, the largest things first."""
+    for number, client in enumerate(schedule.clients):
+        # Not removed: the links of the others are known by their numbers.
+        if client.uses:
+            yield _with_client(schedule, number, replace(client, uses=(), strikes=()))
+    for faults in _with_one_less(schedule.faults):
+        yield replace(schedule, faults=faults)
+    for number, client in enumerate(schedule.clients):
+        for smaller_client in _smaller_client(client):
+            yield _with_client(schedule, number, smaller_client)
+    for number, node in enumerate(schedule.nodes):
+        if node != (1.0, 0.0):
+            nodes = (*schedule.nodes[:number], (1.0, 0.0), *schedule.nodes[number + 1 :])
+            yield replace(schedule, nodes=nodes)
+    if schedule.slowness:
+        yield replace(schedule, slowness=0.0)
+
+
+def _smaller_client(client: Client) -> Iterator[Client]:
+    for strikes in _with_one_less(client.strikes):
+        yield replace(client, strikes=strikes)
+    for uses in _with_one_less(client.uses):
+        yield replace(client, uses=uses)
+    right = replace(client, rate=1.0, wall_ahead=0.0, wall_tick=0.0)
+    if client != right:
+        yield from (
+            one
+            for one in (
+                right,
+                replace(client, rate=1.0),
+                replace(client, wall_ahead=0.0, wall_tick=0.0),
+            )
+            if one != client
+        )
+
+
+def _with_one_less(things: tuple[Thing, ...]) -> Iterator[tuple[Thing, ...]]:
+    for number in range(len(things)):
+        yield things[:number] + things[number + 1 :]
+
+
+def _with_client(schedule: Schedule, number: int, client: Client) -> Schedule:
+    clients = (*schedule.clients[:number], client, *schedule.clients[number + 1 :])
+    return replace(schedule, clients=clients)

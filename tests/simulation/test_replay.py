@@ -1,0 +1,53 @@
+"""A seed is all that a run depends on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from tests.support.root import ROOT
+
+from .bugs import KNOWN_SEEDS
+from .campaign import explained, shrunk, traced
+from .shapes import schedule_of
+
+_PRINT = """
+from tests.simulation.campaign import traced
+from tests.simulation.shapes import schedule_of
+for seed in range({first}, {last}):
+    print("\\n".join(traced(schedule_of(seed)).trace))
+"""
+
+
+def test_a_seed_replays_byte_for_byte_in_another_process() -> None:
+    code = _PRINT.format(first=0, last=8)
+    here = "".join("\n".join(traced(schedule_of(seed)).trace) + "\n" for seed in range(8))
+    made = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True, check=True,
+    )  # fmt: skip
+    assert made.stdout.decode() == here
+    assert here.count("\n") > 300
+
+
+def test_seeds_differ() -> None:
+    assert traced(schedule_of(1)).trace != traced(schedule_of(2)).trace
+
+
+def test_a_failing_schedule_is_shrunk_and_explained() -> None:
+    bug = "release_of_any_owner"
+    first = KNOWN_SEEDS[bug]
+    seed = next(
+        seed for seed in range(first, first + 3000) if traced(schedule_of(seed), bug).violation
+    )
+    violation = traced(schedule_of(seed), bug).violation
+    assert violation
+    small = shrunk(schedule_of(seed), violation.kind, bug)
+    assert _size(small) < _size(schedule_of(seed))
+    assert small == shrunk(small, violation.kind, bug)
+    assert violation.kind in explained(seed, bug)
+
+
+def _size(schedule: object) -> int:
+    return len(str(schedule))

@@ -1,0 +1,156 @@
+"""Virtual time: tasks in greenlets, of which one runs at a time, and events in order.
+
+Time passes only while every task waits. Nothing else decides who is next, so that a run repeats
+exactly.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+from greenlet import getcurrent, greenlet
+
+_MOST_EVENTS = 50_000
+_NEVER = 1e8
+
+
+class Stuck(Exception):
+    """A run does not come to an end."""
+
+
+class Crashed(BaseException):
+    """The process does not exist any more; raised only so that its greenlets end."""
+
+
+class Interrupted(BaseException):
+    """A time limit strikes a client."""
+
+
+class Task:
+    """One thread of a simulated process.
+
+    Attributes:
+        process: The process that it belongs to.
+        stalled_until: Time until which it does not run, seconds.
+        is_over: Whether it has returned.
+    """
+
+    __slots__ = ("greenlet", "is_over", "name", "number", "process", "stalled_until")
+
+    def __init__(self, process: Any, name: str, greenlet_: greenlet) -> None:
+        self.process = process
+        self.name = name
+        self.greenlet = greenlet_
+        self.number = 0
+        self.stalled_until = 0.0
+        self.is_over = False
+
+
+class World:
+    """Time, tasks and what is to happen.
+
+    Attributes:
+        time: Seconds.
+        current: The task that runs; None: an event is handled.
+        tasks: Every task that was started and has not ended.
+        after_switch: Called whenever a task has stopped running.
+        trace: Lines that say what happened; None: nothing is noted.
+    """
+
+    def __init__(self, *, is_traced: bool = False) -> None:
+        self.time = 1000.0
+        self.current: Task | None = None
+        self.tasks: list[Task] = []
+        self.after_switch: Callable[[], None] | None = None
+        self.trace: list[str] | None = [] if is_traced else None
+        self.error: BaseException | None = None
+        self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        self._count = 0
+        self._hub = getcurrent()
+
+    # ---- what happens
+
+    def at(self, time: float, do: Callable[[Any], None], argument: Any = None) -> None:
+        """Call `do` with `argument` at this time."""
+        self._count = count = self._count + 1
+        heapq.heappush(self._events, (time, count, do, argument))
+
+    def run(self) -> None:
+        """Let time pass until nothing more is to happen.
+
+        Raises:
+            Stuck: Something happens again and again.
+        """
+        events, pop = self._events, heapq.heappop
+        left = _MOST_EVENTS
+        while events:
+            time, _, do, argument = pop(events)
+            self.time = max(self.time, time)
+            do(argument)
+            if self.error is not None:
+                raise self.error
+            left -= 1
+            if not left:
+                raise Stuck(f"{_MOST_EVENTS} events, and still more")
+
+    def note(self, text: str) -> None:
+        """Add a line to the trace."""
+        if self.trace is not None:
+            self.trace.append(f"{self.time - 1000.0:10.6f} {text}")
+
+    # ---- tasks
+
+    def start(self, process: Any, name: str, run: Callable[[], object]) -> Task:
+        """Start a task now."""
+
+        def whole() -> None:
+            try:
+                run()
+            except Crashed:
+                pass
+            except BaseException as error:  # noqa: BLE001  # the run fails with it
+                self.error = self.error or error
+            task.is_over = True
+            self.tasks.remove(task)
+
+        task = Task(process, name, greenlet(whole, self._hub))
+        self.tasks.append(task)
+        self.at(self.time, self._resume, (task, 0))
+        return task
+
+    def wait(self, until: float) -> None:
+        """Suspend the running task until then, or until it is woken."""
+        task = self.current
+        assert task is not None, "only a task waits"
+        if task.process.is_dead:
+            raise Crashed
+        task.number = number = task.number + 1
+        if until < _NEVER:
+            self._count = count = self._count + 1
+            heapq.heappush(self._events, (until, count, self._resume, (task, number)))
+        self.current = None
+        self._hub.switch()
+        if task.process.is_dead:
+            raise Crashed
+
+    def wake(self, task: Task) -> None:
+        """Let a task that waits go on."""
+        self.at(self.time, self._resume, (task, task.number))
+
+    def _resume(self, which: tuple[Task, int]) -> None:
+        task, number = which
+        process = task.process
+        if number != task.number or task.is_over or process.is_dead:
+            return
+        time = self.time
+        if task.stalled_until > time or process.stalled_until > time:
+            self.at(max(task.stalled_until, process.stalled_until), self._resume, which)
+            return
+        task.number = number + 1
+        self.current = task
+        task.greenlet.switch()
+        self.current = None
+        if self.after_switch:
+            self.after_switch()

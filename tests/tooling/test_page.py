@@ -79,7 +79,14 @@ def test_a_target_is_met_or_missed(limit: float, is_least: bool, verdict: str) -
 
 def test_a_target_has_its_unit() -> None:
     target = Target("it", value("measure", "us", "one", 1e-3), 3, "ms")
-    assert target.judge(page_with(one=2500.0)) == ("it", "2.50 ms", "≤ 3 ms", "met")
+    assert target.judge(page_with(one=2500.0)) == ("it", "2.50 ms", "≤ 3 ms", "", "met")
+
+
+def test_a_target_shows_the_floor_beside_it() -> None:
+    floor = value("measure", "us", "other", 1e-3)
+    target = Target("it", value("measure", "us", "one", 1e-3), 3, "ms", floor=floor)
+    *_, shown_floor, _ = target.judge(page_with(one=2500.0, other=2000.0))
+    assert shown_floor == "2.00 ms"
 
 
 @pytest.mark.parametrize(

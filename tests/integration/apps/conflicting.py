@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 import time
-import uuid
 from typing import Any
 
 from kombu.transport.redis import QoS
 
 from celery_redlock import LockHeld, lock_conflict, singleton_task
+from tests.support.processes import publishing
 from tests.support.processes.inside import Inside
 
 inside = Inside(__name__)
@@ -19,7 +19,7 @@ KEYS = ("a", "b")
 TTL_S = 8
 
 
-def _make(policy: str, *, late: bool) -> Any:
+def _make(policy: Any, *, late: bool) -> Any:
     name = f"{policy}-{'late' if late else 'early'}"
 
     @singleton_task(
@@ -68,13 +68,6 @@ def publish(number: int, storm: str, seconds: str, pause: str) -> None:
     chance = random.Random(f"{storm}{number}")
     end = time.monotonic() + float(seconds)
     while time.monotonic() < end:
-        body, call = chance.choice(bodies), str(uuid.uuid4())
-        args = (chance.choice(KEYS), chance.choice([0.05, 0.3, 0.8]))
-        inside.note("call", call=call, task=body.name, storm=storm)
-        try:
-            body.apply_async(args, task_id=call, retry=False)
-        except Exception as error:  # noqa: BLE001 - whatever a broker that goes down makes of it
-            inside.note("unsure", call=call, error=repr(error))
-        else:
-            inside.note("published", call=call, task=body.name)
+        key, length = chance.choice(KEYS), chance.choice([0.05, 0.3, 0.8])
+        publishing.publish(inside, chance.choice(bodies), key, length)
         time.sleep(chance.uniform(0, 2 * float(pause)))

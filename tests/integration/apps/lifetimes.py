@@ -73,8 +73,9 @@ def one(
     name: str, lifetime: Lifetime, policy: OnConflict = OnConflict.SKIP, **more: Any
 ) -> Decorator:
     """Return the decorator of a bound task with this lifetime and policy."""
-    chosen = options(lifetime, policy) | {"bind": True, "max_retries": 20} | more
-    return singleton_task(app=app, name=f"{__name__}.{name}", **chosen)
+    chosen: Any = options(lifetime, policy) | {"bind": True, "max_retries": 20} | more
+    decorate: Decorator = singleton_task(app=app, name=f"{__name__}.{name}", **chosen)
+    return decorate
 
 
 def retrying(lifetime: Lifetime) -> Any:

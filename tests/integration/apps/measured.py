@@ -26,8 +26,8 @@ prometheus.observe(
 )
 
 
-def _make(policy: str, **options: Any) -> Any:
-    @singleton_task(
+def _make(policy: Any, **options: Any) -> Any:
+    @singleton_task(  # type: ignore[untyped-decorator]
         app=app,
         shared=False,
         name=policy,

@@ -60,10 +60,11 @@ tasks: dict[tuple[Lifetime, bool], Any] = {
 def make_rescheduling(*, acks_late: bool) -> Any:
     # It comes back each second, for that is its ttl. A slow machine may lose such a lease.
     # The event of a conflict goes to the broker, too: a fault would meet that, not the message.
-    @singleton_task(
+    silent: Any = {"send_event": staticmethod(lambda *_, **__: None)}
+
+    @singleton_task(  # type: ignore[untyped-decorator]
         app=app, name=f"{__name__}.rescheduling.{acks_late}", lock_key="{key}", lock_ttl=1,
-        lock_on_conflict="reschedule", lock_on_lost="continue", acks_late=acks_late,
-        send_event=staticmethod(lambda *_, **__: None),
+        lock_on_conflict="reschedule", lock_on_lost="continue", acks_late=acks_late, **silent,
     )  # fmt: skip
     def body(key: str) -> int | None:
         return inside.run(key=key)

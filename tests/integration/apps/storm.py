@@ -1,13 +1,15 @@
-"""Tasks that end in every way; each notes when its body begins and when it ends."""
+"""Tasks that end in every way; each notes its begin and its end, and counts up a register."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
+import redis
 from celery.exceptions import Ignore
 
-from celery_redlock import SingletonTask
+from celery_redlock import SingletonTask, current_lease
+from tests.support.judges.fenced_register import count_up
 from tests.support.processes.inside import Inside
 
 inside = Inside(__name__)
@@ -18,6 +20,7 @@ app.conf.update(
     worker_prefetch_multiplier=1,
     task_track_started=True,
 )
+_resource = redis.Redis.from_url(app.conf.storm_register)
 
 
 class Refused(Exception):
@@ -27,6 +30,9 @@ class Refused(Exception):
 def _body(task: Any, key: str, ending: str, pause: float) -> str:
     inside.note("begin", key=key, ending=ending)
     time.sleep(pause)
+    lease = current_lease()
+    assert lease is not None
+    count_up(_resource, inside.folder, key, lease.token)
     is_first = not task.request.retries and not (task.request.delivery_info or {}).get(
         "redelivered"
     )

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.redlock import ConfigurationError, LockHeld, QuorumUnavailable, Redlock
+from celery_redlock.redlock import ConfigurationError, LockHeld, QuorumUnavailable
+from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.testing import Server, Servers
 from tests.conftest import NewRedlock
 from tests.support.eventually import eventually
@@ -51,7 +52,7 @@ THREE = ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"]
 )
 def test_invalid_nodes_are_refused_before_any_connection(nodes: Any, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        Redlock(nodes)
+        TaskLock(nodes)
     assert message in str(caught.value)
 
 
@@ -59,13 +60,13 @@ def test_invalid_nodes_are_refused_before_any_connection(nodes: Any, message: st
 @pytest.mark.parametrize("value", [-1, math.nan, math.inf, "5", None, True], ids=repr)
 def test_settings_that_are_no_seconds_are_refused(name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"^{name} must be"):
-        Redlock(THREE, **{name: value})
+        TaskLock(THREE, **{name: value})
 
 
 @pytest.mark.parametrize("name", ["node_timeout", "max_ttl", "floor_ttl"])
 def test_settings_that_leave_nothing_are_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"^{name} must be a number of seconds > 0, got 0"):
-        Redlock(THREE, **{name: 0})  # type: ignore[arg-type]
+        TaskLock(THREE, **{name: 0})  # type: ignore[arg-type]
 
 
 def test_the_shortest_floor_ttl_works(five: Servers, new_redlock: NewRedlock) -> None:
@@ -85,21 +86,21 @@ def test_the_shortest_floor_ttl_works(five: Servers, new_redlock: NewRedlock) ->
         lambda redlock, key: redlock.acquire(key),
         lambda redlock, key: redlock.lock(key).__enter__(),
         lambda redlock, key: redlock.reserve(key, 5),
-        lambda redlock, key: redlock.drop(key, "owner"),
+        lambda redlock, key: redlock.release_owner(key, "owner"),
         lambda redlock, key: redlock.mark_done(key, "label"),
     ],
     ids=["acquire", "lock", "reserve", "drop", "mark_done"],
 )
 def test_a_key_that_can_not_be_is_refused_before_a_node_is_asked(
-    ask: Callable[[Redlock, Any], object], key: Any
+    ask: Callable[[TaskLock, Any], object], key: Any
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"^key "):
-        ask(Redlock(THREE), key)
+        ask(TaskLock(THREE), key)
 
 
 @pytest.mark.parametrize("ttl", [0, -1, 0.001, 61, math.nan, math.inf, "5", None, True], ids=repr)
 def test_a_ttl_that_can_not_be_is_refused_before_a_node_is_asked(ttl: Any) -> None:
-    redlock = Redlock(THREE)
+    redlock = TaskLock(THREE)
     with pytest.raises(ConfigurationError, match="ttl"):
         redlock.acquire("k", ttl=ttl)
     with pytest.raises(ConfigurationError, match="ttl"), redlock.lock("k", ttl=ttl):
@@ -108,7 +109,7 @@ def test_a_ttl_that_can_not_be_is_refused_before_a_node_is_asked(ttl: Any) -> No
 
 def test_a_ttl_above_the_largest_is_refused_with_the_remedy() -> None:
     with pytest.raises(ConfigurationError) as caught:
-        Redlock(THREE, max_ttl=20).acquire("invoice:42", ttl=30)
+        TaskLock(THREE, max_ttl=20).acquire("invoice:42", ttl=30)
     assert str(caught.value) == (
         "cannot lock 'invoice:42' with ttl=30 s: it must be 0.01 to max_ttl=20 s; "
         "choose another, or set max_ttl for all users of these nodes"
@@ -118,13 +119,13 @@ def test_a_ttl_above_the_largest_is_refused_with_the_remedy() -> None:
 @pytest.mark.parametrize("ttl", [0, -1, math.nan, math.inf, "5", None, True], ids=repr)
 def test_a_reservation_s_ttl_that_can_not_be_is_refused(ttl: Any) -> None:
     with pytest.raises(ConfigurationError, match="ttl"):
-        Redlock(THREE).reserve("k", ttl)
+        TaskLock(THREE).reserve("k", ttl)
 
 
 @pytest.mark.parametrize("wait", [-1, math.nan, "5", True], ids=repr)
 def test_an_invalid_wait_is_refused_before_any_node_is_asked(wait: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"^wait must be"):
-        Redlock(THREE).acquire("k", wait=wait)
+        TaskLock(THREE).acquire("k", wait=wait)
 
 
 @pytest.mark.parametrize("max_hold", [-1, math.nan, "5", None, True], ids=repr)
@@ -196,7 +197,7 @@ def test_a_replica_is_refused(redis_binary: Path, new_redlock: NewRedlock) -> No
         redlock.acquire("k").ensure()
 
 
-def problems(redlock: Redlock) -> object:
+def problems(redlock: TaskLock) -> object:
     try:
         return redlock.check()
     except ConfigurationError as error:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_redlock.redlock import LeaseLost, LockHeld, QuorumUnavailable, Redlock
+from celery_redlock.redlock import LeaseLost, LockHeld, QuorumUnavailable
 from celery_redlock.redlock.events import Event, Lost
 from celery_redlock.redlock.lease import Lease
 from celery_redlock.redlock.protocol.quorum import validity_ms
+from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.testing import Server, Servers
 from tests.conftest import NewRedlock
 from tests.support.eventually import eventually
@@ -34,12 +35,12 @@ def clock() -> LeapingClock:
 
 
 @pytest.fixture
-def redlock(five: Servers, new_redlock: NewRedlock, clock: LeapingClock) -> Redlock:
+def redlock(five: Servers, new_redlock: NewRedlock, clock: LeapingClock) -> TaskLock:
     return new_redlock(five.urls, clock=clock)
 
 
 def test_an_extension_renews_the_whole_ttl_from_its_own_start(
-    five: Servers, redlock: Redlock, clock: LeapingClock
+    five: Servers, redlock: TaskLock, clock: LeapingClock
 ) -> None:
     lease = redlock.acquire("k", ttl=30)
     set_ttl_on(five, "k", 5)
@@ -51,7 +52,7 @@ def test_an_extension_renews_the_whole_ttl_from_its_own_start(
     eventually(lambda: min(ms_left_on(server, "k") for server in five) > 5000)
 
 
-def test_an_extension_keeps_the_token(redlock: Redlock) -> None:
+def test_an_extension_keeps_the_token(redlock: TaskLock) -> None:
     lease = redlock.acquire("k")
     token = lease.token
     for _ in range(5):
@@ -59,7 +60,7 @@ def test_an_extension_keeps_the_token(redlock: Redlock) -> None:
     assert lease.token == token
 
 
-def test_ensure_renews_as_well(five: Servers, redlock: Redlock) -> None:
+def test_ensure_renews_as_well(five: Servers, redlock: TaskLock) -> None:
     lease = redlock.acquire("k")
     deadline = lease.deadline
     set_ttl_on(five, "k", 5)
@@ -69,7 +70,7 @@ def test_ensure_renews_as_well(five: Servers, redlock: Redlock) -> None:
 
 
 def test_each_lease_of_a_batch_has_an_outcome_of_its_own(
-    five: Servers, redlock: Redlock, rival: Redlock
+    five: Servers, redlock: TaskLock, rival: TaskLock
 ) -> None:
     leases = [redlock.acquire(f"k{number}") for number in range(600)]
     lost = leases[::50]
@@ -93,7 +94,7 @@ def test_each_lease_of_a_batch_has_an_outcome_of_its_own(
 # ---- healing
 
 
-def test_a_healed_node_counts_at_the_next_extension(five: Servers, redlock: Redlock) -> None:
+def test_a_healed_node_counts_at_the_next_extension(five: Servers, redlock: TaskLock) -> None:
     lease = redlock.acquire("k")
     eventually(lambda: holders_on(five, "k") == [lease.owner] * 5)
     five[0].restart()
@@ -113,7 +114,7 @@ def test_a_healed_node_counts_at_the_next_extension(five: Servers, redlock: Redl
 
 
 def test_healed_nodes_make_up_a_majority_only_the_next_time(
-    five: Servers, redlock: Redlock
+    five: Servers, redlock: TaskLock
 ) -> None:
     lease = redlock.acquire("k")
     deadline = lease.deadline
@@ -129,7 +130,7 @@ def test_healed_nodes_make_up_a_majority_only_the_next_time(
 
 
 def test_a_lock_that_somebody_else_had_in_between_is_not_healed(
-    five: Servers, redlock: Redlock, rival: Redlock
+    five: Servers, redlock: TaskLock, rival: TaskLock
 ) -> None:
     lease = redlock.acquire("k")
     expire_on(five, "k")
@@ -142,7 +143,7 @@ def test_a_lock_that_somebody_else_had_in_between_is_not_healed(
 
 
 def test_a_refused_attempt_on_a_forgetful_node_ends_no_lease(
-    five: Servers, redlock: Redlock, rival: Redlock
+    five: Servers, redlock: TaskLock, rival: TaskLock
 ) -> None:
     lease = redlock.acquire("k")
     eventually(lambda: holders_on(five, "k") == [lease.owner] * 5)
@@ -159,7 +160,7 @@ def test_a_refused_attempt_on_a_forgetful_node_ends_no_lease(
 def test_an_extension_under_way_does_not_revive_a_released_lock(
     five: Servers,
     new_redlock: NewRedlock,
-    rival: Redlock,
+    rival: TaskLock,
     proxy_for: Callable[[Server], Proxy],
     keep: float,
 ) -> None:
@@ -190,7 +191,7 @@ def test_an_extension_under_way_does_not_revive_a_released_lock(
 
 
 def test_a_lease_past_its_deadline_is_lost_whatever_nodes_say(
-    redlock: Redlock, clock: LeapingClock
+    redlock: TaskLock, clock: LeapingClock
 ) -> None:
     lease = redlock.acquire("k", ttl=30)
     clock.leap(29.5)
@@ -206,7 +207,7 @@ def test_a_lease_past_its_deadline_is_lost_whatever_nodes_say(
 
 
 def test_what_is_lost_is_never_renewed_again(
-    five: Servers, redlock: Redlock, clock: LeapingClock
+    five: Servers, redlock: TaskLock, clock: LeapingClock
 ) -> None:
     lease = redlock.acquire("k", ttl=30)
     eventually(lambda: holders_on(five, "k") == [lease.owner] * 5)
@@ -222,7 +223,7 @@ def test_what_is_lost_is_never_renewed_again(
     assert holder_on(five[4], "k") is None
 
 
-def test_what_was_released_is_never_renewed_again(five: Servers, redlock: Redlock) -> None:
+def test_what_was_released_is_never_renewed_again(five: Servers, redlock: TaskLock) -> None:
     lease = redlock.acquire("k")
     redlock.release(lease)
     assert_freed(five, "k")
@@ -262,7 +263,7 @@ def test_an_extension_longer_than_its_lease_does_not_revive_it(
 
 
 def test_a_lease_that_others_have_by_now_is_lost(
-    five: Servers, redlock: Redlock, rival: Redlock
+    five: Servers, redlock: TaskLock, rival: TaskLock
 ) -> None:
     lease = redlock.acquire("k")
     expire_on(five, "k")
@@ -277,7 +278,7 @@ def test_a_lease_that_others_have_by_now_is_lost(
 
 
 def test_a_lease_is_lost_for_good_though_the_others_are_gone(
-    five: Servers, redlock: Redlock, rival: Redlock
+    five: Servers, redlock: TaskLock, rival: TaskLock
 ) -> None:
     lease = redlock.acquire("k")
     expire_on(five, "k")

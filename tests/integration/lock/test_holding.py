@@ -56,7 +56,7 @@ def test_a_finished_block_is_not_failed_by_its_release(
     with redlock.lock("k"):
         for server in five[:3]:
             server.kill()
-    [record] = [one for one in caplog.records if one.name.endswith(".hold")]
+    [record] = [one for one in caplog.records if one.name.endswith(".lease")]
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith(
         "lock not released key=k error=cannot release 'k': 2 of 5 nodes answered, 3 are needed"

@@ -73,7 +73,7 @@ def test_a_hand_over_after_its_successors_run_leaves_nothing(
     redlock.release(lease)
     if has_expired:
         expire_on([slow], "k")
-    run = successor.acquire("k", supersedes="told:task@host")
+    run = successor.acquire_for_task("k", supersedes="told:task@host")
     successor.release(run)
     eventually(lambda: floor_on(slow, "k") == run.token + 1)
     assert holder_on(slow, "k") == (None if has_expired else lease.owner)

@@ -6,9 +6,10 @@ import socket
 
 import pytest
 
-from celery_redlock.redlock import LeaseLost, LockHeld, Redlock
+from celery_redlock.redlock import LeaseLost, LockHeld
 from celery_redlock.redlock.protocol.quorum import drift_ms
 from celery_redlock.redlock.rounds import Rounds
+from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.testing import Servers
 from tests.conftest import NewRedlock
 from tests.support.eventually import eventually
@@ -26,7 +27,7 @@ from tests.support.judges.nodes import (
 
 
 def test_a_lease_stands_on_a_majority_with_its_token_as_floor(
-    five: Servers, redlock: Redlock
+    five: Servers, redlock: TaskLock
 ) -> None:
     lease = redlock.acquire("k", ttl=20)
     assert holders_on(five, "k").count(lease.owner) >= 3
@@ -34,7 +35,7 @@ def test_a_lease_stands_on_a_majority_with_its_token_as_floor(
     assert 0 < ms_left_on(five[0], "k") <= 20_000
 
 
-def test_a_lease_counts_from_before_the_first_node_was_asked(redlock: Redlock) -> None:
+def test_a_lease_counts_from_before_the_first_node_was_asked(redlock: TaskLock) -> None:
     before = redlock.clock.now()
     lease = redlock.acquire("k", ttl=20)
     assert before <= lease.acquired_at <= redlock.clock.now()
@@ -42,7 +43,7 @@ def test_a_lease_counts_from_before_the_first_node_was_asked(redlock: Redlock) -
     assert 0 < lease.remaining() <= 20 - drift_ms(20_000) / 1000
 
 
-def test_tokens_grow_from_holder_to_holder(redlock: Redlock, rival: Redlock) -> None:
+def test_tokens_grow_from_holder_to_holder(redlock: TaskLock, rival: TaskLock) -> None:
     tokens = []
     for client in [redlock, rival] * 10:
         lease = client.acquire("k")
@@ -53,7 +54,7 @@ def test_tokens_grow_from_holder_to_holder(redlock: Redlock, rival: Redlock) -> 
 
 @pytest.mark.parametrize("skew_us", [-(10**15), -5_000_000, 5_000_000, 10**15])
 def test_tokens_grow_though_a_client_s_wall_clock_is_wrong(
-    five: Servers, redlock: Redlock, new_redlock: NewRedlock, skew_us: int
+    five: Servers, redlock: TaskLock, new_redlock: NewRedlock, skew_us: int
 ) -> None:
     class WrongClock(LeapingClock):
         def wall_us(self) -> int:
@@ -97,7 +98,7 @@ def test_a_clock_behind_costs_its_client_one_confirmation(
 
 
 def test_an_expired_lock_is_granted_anew_with_a_larger_token(
-    five: Servers, redlock: Redlock, rival: Redlock
+    five: Servers, redlock: TaskLock, rival: TaskLock
 ) -> None:
     first = redlock.acquire("k")
     expire_on(five, "k")
@@ -109,7 +110,7 @@ def test_an_expired_lock_is_granted_anew_with_a_larger_token(
 
 
 def test_a_held_lock_is_refused_with_holder_and_remaining_time(
-    redlock: Redlock, rival: Redlock
+    redlock: TaskLock, rival: TaskLock
 ) -> None:
     lease = redlock.acquire("k", ttl=20, label="task-1")
     with pytest.raises(LockHeld) as caught:
@@ -123,7 +124,7 @@ def test_a_held_lock_is_refused_with_holder_and_remaining_time(
 
 
 def test_a_refused_attempt_leaves_nothing_behind(
-    five: Servers, redlock: Redlock, rival: Redlock
+    five: Servers, redlock: TaskLock, rival: TaskLock
 ) -> None:
     lease = redlock.acquire("k")
     expire_on(five[3:], "k")
@@ -133,7 +134,7 @@ def test_a_refused_attempt_leaves_nothing_behind(
     assert holders_on(five[:3], "k") == [lease.owner] * 3
 
 
-def test_locks_with_different_keys_are_independent(redlock: Redlock, rival: Redlock) -> None:
+def test_locks_with_different_keys_are_independent(redlock: TaskLock, rival: TaskLock) -> None:
     names = ["k", "K", "k ", "k:floor", "{k}", "k}", "ключ", "k" * 10_000, "k\n\r\0"]
     leases = [redlock.acquire(name) for name in names]
     for lease in leases:
@@ -143,7 +144,7 @@ def test_locks_with_different_keys_are_independent(redlock: Redlock, rival: Redl
 
 
 def test_locks_with_different_prefixes_are_independent(
-    five: Servers, redlock: Redlock, new_redlock: NewRedlock
+    five: Servers, redlock: TaskLock, new_redlock: NewRedlock
 ) -> None:
     other = new_redlock(five.urls, key_prefix="another")
     redlock.acquire("k")
@@ -169,7 +170,7 @@ def test_one_node_is_a_quorum_of_one(five: Servers, new_redlock: NewRedlock) -> 
 
 
 def test_a_released_lock_can_be_had_at_once(
-    five: Servers, redlock: Redlock, rival: Redlock
+    five: Servers, redlock: TaskLock, rival: TaskLock
 ) -> None:
     tokens = []
     for client, other in [(redlock, rival), (rival, redlock)] * 10:
@@ -182,7 +183,7 @@ def test_a_released_lock_can_be_had_at_once(
     assert min(floors_on(five, "k")) > max(tokens)
 
 
-def test_releasing_again_is_harmless(redlock: Redlock, rival: Redlock) -> None:
+def test_releasing_again_is_harmless(redlock: TaskLock, rival: TaskLock) -> None:
     lease = redlock.acquire("k")
     redlock.release(lease)
     redlock.release(lease)
@@ -191,7 +192,7 @@ def test_releasing_again_is_harmless(redlock: Redlock, rival: Redlock) -> None:
     second.ensure()
 
 
-def test_a_released_lease_is_over(redlock: Redlock) -> None:
+def test_a_released_lease_is_over(redlock: TaskLock) -> None:
     lease = redlock.acquire("k")
     redlock.release(lease)
     assert lease.remaining() == 0
@@ -203,7 +204,7 @@ def test_a_released_lease_is_over(redlock: Redlock) -> None:
 
 
 def test_a_lease_that_was_lost_is_released_without_harm(
-    five: Servers, redlock: Redlock, rival: Redlock
+    five: Servers, redlock: TaskLock, rival: TaskLock
 ) -> None:
     lease = redlock.acquire("k")
     expire_on(five, "k")
@@ -215,7 +216,7 @@ def test_a_lease_that_was_lost_is_released_without_harm(
 
 
 def test_a_lock_is_kept_for_as_long_as_its_release_says(
-    five: Servers, redlock: Redlock, rival: Redlock
+    five: Servers, redlock: TaskLock, rival: TaskLock
 ) -> None:
     lease = redlock.acquire("k", ttl=30)
     redlock.release(lease, keep=600)
@@ -239,7 +240,7 @@ def owners_of_this_process(servers: Servers) -> list[str]:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", ["grant", "confirm", "abandon"])
 def test_an_attempt_that_is_interrupted_leaves_nothing_behind(
-    five: Servers, redlock: Redlock, monkeypatch: pytest.MonkeyPatch, step: str, when: str
+    five: Servers, redlock: TaskLock, monkeypatch: pytest.MonkeyPatch, step: str, when: str
 ) -> None:
     redlock.check()
     if step == "confirm":

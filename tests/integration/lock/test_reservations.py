@@ -9,9 +9,10 @@ from functools import partial
 
 import pytest
 
-from celery_redlock.redlock import LeaseLost, LockHeld, Redlock
+from celery_redlock.redlock import LeaseLost, LockHeld
 from celery_redlock.redlock.errors import AlreadyDone, ConfigurationError
 from celery_redlock.redlock.lease import new_owner
+from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.testing import Server, Servers
 from tests.conftest import NewRedlock
 from tests.support.eventually import eventually
@@ -28,32 +29,32 @@ from tests.support.judges.nodes import (
 
 
 def test_a_done_mark_ends_attempts_under_its_label_and_no_others(
-    redlock: Redlock, rival: Redlock
+    redlock: TaskLock, rival: TaskLock
 ) -> None:
     redlock.release(redlock.acquire("k"), done="task-1")
     with pytest.raises(AlreadyDone) as caught:
-        rival.acquire("k", unless_done="task-1", wait=math.inf)
+        rival.acquire_for_task("k", unless_done="task-1", wait=math.inf)
     assert caught.value.key == "k"
-    rival.release(rival.acquire("k", unless_done="task-2"))
-    rival.release(rival.acquire("other", unless_done="task-1"))
+    rival.release(rival.acquire_for_task("k", unless_done="task-2"))
+    rival.release(rival.acquire_for_task("other", unless_done="task-1"))
     rival.release(rival.acquire("k"))
 
 
 def test_a_done_mark_says_how_long_it_lasts_and_can_be_prolonged(
-    redlock: Redlock, rival: Redlock
+    redlock: TaskLock, rival: TaskLock
 ) -> None:
     redlock.release(redlock.acquire("k"), done="task-1", done_ttl=60)
     with pytest.raises(AlreadyDone) as caught:
-        rival.acquire("k", unless_done="task-1")
+        rival.acquire_for_task("k", unless_done="task-1")
     assert 0 < caught.value.remaining <= 60
     rival.mark_done("k", "task-1")
     with pytest.raises(AlreadyDone) as caught:
-        redlock.acquire("k", unless_done="task-1")
+        redlock.acquire_for_task("k", unless_done="task-1")
     assert 60 < caught.value.remaining <= 3600
     redlock.acquire("k").ensure()
 
 
-def test_a_done_mark_does_not_touch_the_lock(five: Servers, redlock: Redlock) -> None:
+def test_a_done_mark_does_not_touch_the_lock(five: Servers, redlock: TaskLock) -> None:
     lease = redlock.acquire("k")
     redlock.mark_done("k", "task-1")
     lease.ensure()
@@ -61,7 +62,7 @@ def test_a_done_mark_does_not_touch_the_lock(five: Servers, redlock: Redlock) ->
 
 
 def test_an_attempt_that_a_done_mark_ends_leaves_nothing_behind(
-    five: Servers, redlock: Redlock, rival: Redlock
+    five: Servers, redlock: TaskLock, rival: TaskLock
 ) -> None:
     redlock.release(redlock.acquire("k"), done="task-1")
     assert_freed(five, "k")
@@ -69,19 +70,19 @@ def test_an_attempt_that_a_done_mark_ends_leaves_nothing_behind(
         with server.client() as client:
             client.flushall()
     with pytest.raises(AlreadyDone):
-        rival.acquire("k", unless_done="task-1")
+        rival.acquire_for_task("k", unless_done="task-1")
     assert_freed(five, "k")
 
 
-def test_a_reservation_is_taken_up_by_one_run(redlock: Redlock, rival: Redlock) -> None:
+def test_a_reservation_is_taken_up_by_one_run(redlock: TaskLock, rival: TaskLock) -> None:
     reservation = redlock.acquire("k", label="message")
     with pytest.raises(LockHeld):
         rival.acquire("k")
-    run = rival.acquire("k", supersedes=reservation.owner)
+    run = rival.acquire_for_task("k", supersedes=reservation.owner)
     assert run.took_over
     assert run.token > reservation.token
     with pytest.raises(LockHeld) as caught:
-        redlock.acquire("k", supersedes=reservation.owner)
+        redlock.acquire_for_task("k", supersedes=reservation.owner)
     assert caught.value.owner == run.owner, "the copy finds who was first"
     with pytest.raises(LeaseLost):
         reservation.ensure()
@@ -89,32 +90,32 @@ def test_a_reservation_is_taken_up_by_one_run(redlock: Redlock, rival: Redlock) 
 
 
 def test_releasing_a_reservation_after_its_run_began_is_harmless(
-    redlock: Redlock, rival: Redlock
+    redlock: TaskLock, rival: TaskLock
 ) -> None:
     reservation = redlock.acquire("k")
-    run = rival.acquire("k", supersedes=reservation.owner)
+    run = rival.acquire_for_task("k", supersedes=reservation.owner)
     redlock.release(reservation)
     run.ensure()
 
 
 def test_a_run_of_an_expired_reservation_acquires_a_plain_lock(
-    five: Servers, redlock: Redlock, rival: Redlock
+    five: Servers, redlock: TaskLock, rival: TaskLock
 ) -> None:
     reservation = redlock.acquire("k")
     expire_on(five, "k")
-    run = rival.acquire("k", supersedes=reservation.owner)
+    run = rival.acquire_for_task("k", supersedes=reservation.owner)
     assert not run.took_over
     run.ensure()
 
 
-def test_a_reservation_does_not_open_another_s_lock(redlock: Redlock, rival: Redlock) -> None:
+def test_a_reservation_does_not_open_another_s_lock(redlock: TaskLock, rival: TaskLock) -> None:
     lease = redlock.acquire("k")
     with pytest.raises(LockHeld):
-        rival.acquire("k", supersedes="somebody:else@host")
+        rival.acquire_for_task("k", supersedes="somebody:else@host")
     lease.ensure()
 
 
-def test_a_reservation_may_stand_longer_than_any_lease(five: Servers, redlock: Redlock) -> None:
+def test_a_reservation_may_stand_longer_than_any_lease(five: Servers, redlock: TaskLock) -> None:
     reservation = redlock.reserve("k", 7200, label="message")
     assert 7100 < reservation.remaining() <= 7200
     assert 7_100_000 < ms_left_on(five[0], "k") <= 7_200_000
@@ -125,7 +126,7 @@ def test_a_reservation_may_stand_longer_than_any_lease(five: Servers, redlock: R
 
 
 def test_a_reservation_has_no_token_but_keeps_tokens_in_order(
-    five: Servers, redlock: Redlock, rival: Redlock
+    five: Servers, redlock: TaskLock, rival: TaskLock
 ) -> None:
     """The next lease's token is above the last lease's."""
     first = redlock.acquire("k")
@@ -133,15 +134,15 @@ def test_a_reservation_has_no_token_but_keeps_tokens_in_order(
     eventually(lambda: set(floors_on(five, "k")) == {first.token + 1})
     reservation = redlock.reserve("k", 7200)
     assert reservation.token == 0
-    run = rival.acquire("k", supersedes=reservation.owner)
+    run = rival.acquire_for_task("k", supersedes=reservation.owner)
     assert run.took_over
     assert run.token > first.token
     rival.release(run)
-    redlock.drop("k", redlock.reserve("k", 7200).owner)
+    redlock.release_owner("k", redlock.reserve("k", 7200).owner)
     assert redlock.acquire("k").token > run.token
 
 
-def test_a_reservation_is_never_renewed(redlock: Redlock) -> None:
+def test_a_reservation_is_never_renewed(redlock: TaskLock) -> None:
     reservation = redlock.reserve("k", 60)
     with pytest.raises(ConfigurationError) as caught:
         redlock.extend(reservation)
@@ -174,18 +175,18 @@ def forget_scripts(servers: Sequence[Server]) -> None:
 
 
 def test_a_reservation_is_dropped_where_scripts_are_forgotten(
-    five: Servers, redlock: Redlock
+    five: Servers, redlock: TaskLock
 ) -> None:
     for _ in range(20):
         reservation = redlock.reserve("k", 7200)
         forget_scripts(five)
         # The majority is enough: nobody waits for what the others answer.
-        redlock.drop("k", reservation.owner)
+        redlock.release_owner("k", reservation.owner)
         eventually(lambda: holders_on(five, "k") == [None] * 5)
 
 
 def test_a_refused_reservation_is_released_despite_lost_scripts(
-    five: Servers, redlock: Redlock
+    five: Servers, redlock: TaskLock
 ) -> None:
     redlock.reserve("warm", 60)
     take_on(five[:3], "k", "other")
@@ -196,7 +197,9 @@ def test_a_refused_reservation_is_released_despite_lost_scripts(
         eventually(lambda: holders_on(five[3:], "k") == [None] * 2)
 
 
-def test_a_claim_is_kept_and_released_despite_lost_scripts(five: Servers, redlock: Redlock) -> None:
+def test_a_claim_is_kept_and_released_despite_lost_scripts(
+    five: Servers, redlock: TaskLock
+) -> None:
     for number in range(20):
         key = f"k{number}"
         claim = redlock.reserve(key, 60)
@@ -219,7 +222,7 @@ def test_of_reservations_that_are_asked_for_at_once_one_stands(
 ) -> None:
     rivals = [new_redlock(five.urls) for _ in range(6)]
 
-    def reserve(rival: Redlock, key: str) -> str | None:
+    def reserve(rival: TaskLock, key: str) -> str | None:
         try:
             return rival.reserve(key, 60).owner
         except LockHeld:
@@ -234,7 +237,7 @@ def test_of_reservations_that_are_asked_for_at_once_one_stands(
 
 
 def test_a_reservation_can_have_an_owner_that_was_announced(
-    redlock: Redlock, rival: Redlock
+    redlock: TaskLock, rival: TaskLock
 ) -> None:
     first = redlock.acquire("k")
     reservation = rival.reserve("k", 7200, supersedes=first.owner, owner="told:task@host")
@@ -242,11 +245,11 @@ def test_a_reservation_can_have_an_owner_that_was_announced(
     assert reservation.took_over
     with pytest.raises(LeaseLost):
         first.ensure()
-    assert redlock.acquire("k", supersedes="told:task@host").token > reservation.token
+    assert redlock.acquire_for_task("k", supersedes="told:task@host").token > reservation.token
 
 
 def test_a_minority_with_a_higher_token_stops_no_hand_over(
-    five: Servers, redlock: Redlock, rival: Redlock
+    five: Servers, redlock: TaskLock, rival: TaskLock
 ) -> None:
     lease = redlock.acquire("k")
     # By somebody whom the majority refused.
@@ -258,7 +261,7 @@ def test_a_minority_with_a_higher_token_stops_no_hand_over(
     redlock.release(lease)
     assert_freed(five[:2], "k")
     eventually(lambda: holders_on(five[2:], "k") == ["told:task@host"] * 3)
-    run = rival.acquire("k", supersedes="told:task@host")
+    run = rival.acquire_for_task("k", supersedes="told:task@host")
     assert run.took_over
     assert run.token > reservation.token
     rival.release(run)
@@ -266,10 +269,10 @@ def test_a_minority_with_a_higher_token_stops_no_hand_over(
 
 
 def test_a_lock_a_majority_granted_to_others_is_not_handed_over(
-    five: Servers, redlock: Redlock
+    five: Servers, redlock: TaskLock
 ) -> None:
     lease = redlock.acquire("k")
-    redlock.release(redlock.acquire("k", supersedes=lease.owner))
+    redlock.release(redlock.acquire_for_task("k", supersedes=lease.owner))
     hand_over = partial(
         redlock.reserve,
         "k", 7200, supersedes=lease.owner, owner="told:task@host", highest_floor=lease.token,
@@ -293,15 +296,15 @@ def test_an_announced_owner_is_used_for_one_attempt_only(
 
 
 def test_only_the_reservation_of_the_given_owner_is_dropped(
-    five: Servers, redlock: Redlock, rival: Redlock
+    five: Servers, redlock: TaskLock, rival: TaskLock
 ) -> None:
     reservation = redlock.reserve("k", 7200)
     # On another connection, so a node that is slow might have it after it was dropped.
     eventually(lambda: holders_on(five, "k") == [reservation.owner] * 5)
-    assert not rival.drop("k", "somebody:else@host")
+    assert not rival.release_owner("k", "somebody:else@host")
     assert holders_on(five, "k") == [reservation.owner] * 5
-    assert rival.drop("k", reservation.owner)
-    assert not rival.drop("k", reservation.owner)
+    assert rival.release_owner("k", reservation.owner)
+    assert not rival.release_owner("k", reservation.owner)
     rival.acquire("k")
 
 
@@ -326,19 +329,19 @@ def assert_free_in_the_end(servers: Servers, have_the_lock: Callable[[], object]
 
 
 def test_leftover_reservations_on_a_minority_end_with_next_runs(
-    five: Servers, redlock: Redlock
+    five: Servers, redlock: TaskLock
 ) -> None:
     leave_on(five[:2])
     assert_free_in_the_end(five, lambda: redlock.release(redlock.acquire("k")))
 
 
-def test_a_lease_is_had_whatever_is_left_of_reservations(five: Servers, redlock: Redlock) -> None:
+def test_a_lease_is_had_whatever_is_left_of_reservations(five: Servers, redlock: TaskLock) -> None:
     leave_on(five)
     assert_free_in_the_end(five, lambda: redlock.release(redlock.acquire("k")))
 
 
 def test_a_hand_over_that_is_under_way_is_no_waiter_s_to_free(
-    five: Servers, redlock: Redlock, rival: Redlock
+    five: Servers, redlock: TaskLock, rival: TaskLock
 ) -> None:
     lease = redlock.acquire("k")
     eventually(lambda: holders_on(five, "k") == [lease.owner] * 5)
@@ -364,7 +367,7 @@ def test_a_hand_over_under_way_survives_rounds_without_majority(
 
 
 def test_a_lease_that_is_left_on_a_minority_is_nobody_s_to_free(
-    five: Servers, redlock: Redlock
+    five: Servers, redlock: TaskLock
 ) -> None:
     left = leave_on(five[:2], is_reservation=False)
     for _ in range(20):
@@ -373,16 +376,18 @@ def test_a_lease_that_is_left_on_a_minority_is_nobody_s_to_free(
 
 
 def test_a_message_is_reserved_despite_leftover_reservations(
-    five: Servers, redlock: Redlock
+    five: Servers, redlock: TaskLock
 ) -> None:
     leave_on(five, ttl=7000)
-    assert_free_in_the_end(five, lambda: redlock.drop("k", redlock.reserve("k", 7200).owner))
+    assert_free_in_the_end(
+        five, lambda: redlock.release_owner("k", redlock.reserve("k", 7200).owner)
+    )
 
 
 def test_a_reservation_that_may_be_under_way_is_not_released(
-    five: Servers, redlock: Redlock
+    five: Servers, redlock: TaskLock
 ) -> None:
     left = leave_on(five[:2])
     for _ in range(20):
-        redlock.drop("k", redlock.reserve("k", 7200).owner)
+        redlock.release_owner("k", redlock.reserve("k", 7200).owner)
     assert holders_on(five[:2], "k") == left

@@ -17,7 +17,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from celery_redlock.redlock import Lease, LockHeld, Redlock, waiters
+from celery_redlock.redlock import Lease, LockHeld, waiters
+from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.testing import Server, Servers
 from tests.conftest import NewRedlock, ProxyFor, StartServers
 from tests.support.eventually import PATIENCE, eventually
@@ -31,12 +32,12 @@ def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiters, "POLL_S", 3600.0)
 
 
-def is_listening(redlock: Redlock, key: str = "k") -> bool:
+def is_listening(redlock: TaskLock, key: str = "k") -> bool:
     line = redlock._waiters.queues.get(f"redlock:{{{key}}}")
     return line is not None and line.is_heard and bool(line.waiters)
 
 
-def waiting_in(redlock: Redlock) -> int:
+def waiting_in(redlock: TaskLock) -> int:
     return len(redlock._waiters.queues[LOCK].waiters)
 
 
@@ -48,7 +49,7 @@ def listens(server: Server, count: int = 1) -> bool:
 class Waiting:
     """A thread that waits for the lock."""
 
-    def __init__(self, redlock: Redlock, wait: float = 3600.0) -> None:
+    def __init__(self, redlock: TaskLock, wait: float = 3600.0) -> None:
         self._outcome: queue.SimpleQueue[Lease | BaseException] = queue.SimpleQueue()
         self._redlock, self._wait = redlock, wait
         threading.Thread(target=self._run, daemon=True).start()
@@ -66,7 +67,7 @@ class Waiting:
         return outcome
 
 
-def asleep(redlock: Redlock) -> Waiting:
+def asleep(redlock: TaskLock) -> Waiting:
     """Return a waiter that hears of releases, and has asked since it does."""
     waiting = Waiting(redlock)
     eventually(lambda: is_listening(redlock))
@@ -75,7 +76,7 @@ def asleep(redlock: Redlock) -> Waiting:
 
 
 @pytest.mark.usefixtures("seldom")
-def test_a_release_wakes_who_waits(redlock: Redlock, rival: Redlock) -> None:
+def test_a_release_wakes_who_waits(redlock: TaskLock, rival: TaskLock) -> None:
     lease = redlock.acquire("k", ttl=60.0)
     waiting = asleep(rival)
     redlock.release(lease)
@@ -83,7 +84,7 @@ def test_a_release_wakes_who_waits(redlock: Redlock, rival: Redlock) -> None:
 
 
 @pytest.mark.usefixtures("seldom")
-def test_waiters_of_a_process_get_their_turns_in_order(redlock: Redlock, rival: Redlock) -> None:
+def test_waiters_of_a_process_get_their_turns_in_order(redlock: TaskLock, rival: TaskLock) -> None:
     lease, line = redlock.acquire("k", ttl=60.0), []
     for number in range(5):
         line.append(asleep(rival))
@@ -95,7 +96,7 @@ def test_waiters_of_a_process_get_their_turns_in_order(redlock: Redlock, rival: 
 
 @pytest.mark.usefixtures("seldom")
 def test_who_waits_is_woken_over_a_new_connection(
-    five: Servers, redlock: Redlock, rival: Redlock
+    five: Servers, redlock: TaskLock, rival: TaskLock
 ) -> None:
     lease = redlock.acquire("k", ttl=60.0)
     waiting = asleep(rival)
@@ -127,7 +128,7 @@ def test_a_minority_that_is_silent_holds_up_no_wakeup(
 
 @pytest.mark.usefixtures("seldom")
 def test_a_half_open_connection_is_replaced(
-    five: Servers, redlock: Redlock, new_redlock: NewRedlock, proxy_for: ProxyFor,
+    five: Servers, redlock: TaskLock, new_redlock: NewRedlock, proxy_for: ProxyFor,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("celery_redlock.redlock.transport.subscriptions._CHECK_S", 0.2)
@@ -168,7 +169,7 @@ def test_who_may_not_be_woken_polls(
     waiting.lease()
 
 
-def test_a_wait_ends_in_time_among_older_waiters(redlock: Redlock, rival: Redlock) -> None:
+def test_a_wait_ends_in_time_among_older_waiters(redlock: TaskLock, rival: TaskLock) -> None:
     lease = redlock.acquire("k", ttl=60.0)
     waiting = asleep(rival)
     with pytest.raises(LockHeld):
@@ -177,18 +178,18 @@ def test_a_wait_ends_in_time_among_older_waiters(redlock: Redlock, rival: Redloc
     waiting.lease()
 
 
-def test_what_a_wait_calls_ends_it(redlock: Redlock, rival: Redlock) -> None:
+def test_what_a_wait_calls_ends_it(redlock: TaskLock, rival: TaskLock) -> None:
     redlock.acquire("k", ttl=60.0)
 
     def stop() -> None:
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        rival.acquire("k", ttl=60.0, wait=3600.0, on_wait=stop)
+        rival.acquire_for_task("k", ttl=60.0, wait=3600.0, on_wait=stop)
 
 
 @contextmanager
-def signalled(redlock: Redlock) -> Iterator[None]:
+def signalled(redlock: TaskLock) -> Iterator[None]:
     """Strike this thread once its wait is one that a release would end."""
 
     def strike(*_: object) -> None:
@@ -211,7 +212,7 @@ def signalled(redlock: Redlock) -> Iterator[None]:
 
 @pytest.mark.usefixtures("seldom")
 def test_a_signal_ends_a_wait_and_the_next_waiter_is_woken(
-    redlock: Redlock, rival: Redlock
+    redlock: TaskLock, rival: TaskLock
 ) -> None:
     lease = redlock.acquire("k", ttl=60.0)
     with signalled(rival), suppress(InterruptedError):
@@ -225,10 +226,11 @@ GREEN = """
 import sys
 {patch}
 import threading, time
-from celery_redlock.redlock import Redlock, waiters
+from celery_redlock.redlock import waiters
+from celery_redlock.redlock.task_lock import TaskLock
 waiters.POLL_S = 3600.0
 urls = sys.argv[1:]
-redlock, rival = Redlock(urls, restart_guard=False), Redlock(urls, restart_guard=False)
+redlock, rival = TaskLock(urls, restart_guard=False), TaskLock(urls, restart_guard=False)
 for _ in range(3):
     lease = redlock.acquire("k", ttl=60.0)
     threads = [
@@ -260,10 +262,11 @@ def test_greenlets_are_woken_as_threads_are(five: Servers, pool: str) -> None:
 
 FORK = """
 import os, sys, threading, time
-from celery_redlock.redlock import Redlock, waiters
+from celery_redlock.redlock import waiters
+from celery_redlock.redlock.task_lock import TaskLock
 waiters.POLL_S = 3600.0
 urls = sys.argv[1:]
-redlock, rival = Redlock(urls, restart_guard=False), Redlock(urls, restart_guard=False)
+redlock, rival = TaskLock(urls, restart_guard=False), TaskLock(urls, restart_guard=False)
 lease = redlock.acquire("k", ttl=60.0)
 
 def wait():

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from celery_redlock.redlock import LockHeld, QuorumUnavailable, Redlock
+from celery_redlock.redlock import LockHeld, QuorumUnavailable
+from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.testing import Servers
 from tests.conftest import NewRedlock, ProxyFor
 from tests.support.eventually import eventually
@@ -21,7 +22,7 @@ from tests.support.judges.nodes import (
 from tests.support.locking import assert_all_is_well, channel_of
 
 
-def are_all_broken(redlock: Redlock) -> bool:
+def are_all_broken(redlock: TaskLock) -> bool:
     """Whether the news has arrived at every socket, which nobody has looked at yet."""
     poll = select.poll()
     connections = [

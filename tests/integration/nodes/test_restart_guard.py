@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+from click.testing import CliRunner
 
-from celery_redlock.redlock import LeaseLost, LockHeld, QuorumUnavailable, Redlock
+from celery_redlock.cli.alone import main
+from celery_redlock.redlock import LeaseLost, LockHeld, QuorumUnavailable
 from celery_redlock.redlock.events import Event, NodeUp
 from celery_redlock.redlock.protocol.quorum import guard_s
+from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.testing import Server, Servers
 from tests.conftest import NewRedlock, StartServers
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.fakes.fake_clock import LeapingClock
 from tests.support.faults.clock_shim import WallClock
 from tests.support.judges.nodes import assert_freed, expire_on, holder_on, holders_on
@@ -32,7 +35,7 @@ def three(servers: StartServers) -> Servers:
 
 
 @pytest.fixture
-def redlock(three: Servers, new_redlock: NewRedlock, clock: LeapingClock) -> Redlock:
+def redlock(three: Servers, new_redlock: NewRedlock, clock: LeapingClock) -> TaskLock:
     """A client to which all nodes have been up for long."""
     redlock = new_redlock(three.urls, restart_guard=True, clock=clock)
     redlock.check()
@@ -45,7 +48,7 @@ def uptime_of(server: Server) -> int:
         return int(client.info("server")["uptime_in_seconds"])
 
 
-def reconnect(redlock: Redlock, clock: LeapingClock, index: int) -> None:
+def reconnect(redlock: TaskLock, clock: LeapingClock, index: int) -> None:
     """Have the client notice that a node was restarted, and connect to it again."""
     node = redlock.nodes[index]
     before = node.run_id
@@ -156,7 +159,7 @@ def test_a_restarted_minority_changes_nothing_and_is_told(
 
 
 def test_a_restarted_node_is_asked_only_after_the_guard(
-    three: Servers, redlock: Redlock, clock: LeapingClock
+    three: Servers, redlock: TaskLock, clock: LeapingClock
 ) -> None:
     three[1].restart()
     reconnect(redlock, clock, 1)
@@ -177,7 +180,7 @@ def test_a_restarted_node_is_asked_only_after_the_guard(
 
 
 def test_a_restarted_node_is_healed_extended_and_released(
-    three: Servers, redlock: Redlock, clock: LeapingClock
+    three: Servers, redlock: TaskLock, clock: LeapingClock
 ) -> None:
     lease = redlock.acquire("k")
     eventually(lambda: holders_on(three, "k") == [lease.owner] * 3)
@@ -196,7 +199,7 @@ def test_a_restarted_node_is_healed_extended_and_released(
 
 
 def test_without_the_guard_a_restart_would_let_two_hold_the_lock(
-    three: Servers, new_redlock: NewRedlock, redlock: Redlock, clock: LeapingClock
+    three: Servers, new_redlock: NewRedlock, redlock: TaskLock, clock: LeapingClock
 ) -> None:
     lease = redlock.acquire("k", ttl=60)
     expire_on(three[2:], "k")  # where it never got to
@@ -223,3 +226,60 @@ def test_without_the_guard_a_restart_would_let_two_hold_the_lock(
     new_redlock(three.urls, restart_guard=False).acquire("k").ensure()
     with pytest.raises(LeaseLost):
         lease.ensure()
+
+
+EVERY_WRITE = ("--appendonly", "yes", "--appendfsync", "always")
+
+
+@pytest.fixture
+def durable() -> Iterator[Server]:
+    """A server that keeps every write, and has just been started."""
+    with Server(*EVERY_WRITE) as server:
+        yield server
+
+
+def test_a_node_that_kept_every_write_waits_like_any_other(
+    durable: Server, new_redlock: NewRedlock, clock: LeapingClock
+) -> None:
+    redlock = new_redlock([durable.url], restart_guard=True, clock=clock)
+    assert redlock.check() != {}, "it is new"
+    clock.leap(GUARD)
+    redlock._pool.close()
+    redlock.acquire("k")
+    durable.restart()
+    assert new_redlock([durable.url], restart_guard=True).check() != {}
+
+
+def test_a_node_that_is_set_to_keep_writes_at_a_restart_waits(
+    new_redlock: NewRedlock, clock: LeapingClock
+) -> None:
+    with Server() as forgetful:
+        redlock = new_redlock([forgetful.url], restart_guard=True, clock=clock)
+        redlock.check()
+        clock.leap(GUARD)
+        redlock._pool.close()
+        redlock.acquire("k")
+        forgetful._args = EVERY_WRITE
+        forgetful.restart()
+        assert new_redlock([forgetful.url], restart_guard=True).check() != {}
+
+
+def test_an_admitted_node_votes_until_it_restarts(
+    three: Servers, new_redlock: NewRedlock, clock: LeapingClock
+) -> None:
+    waiting = new_redlock(three.urls, restart_guard=True, max_clock_skew=0.0, clock=clock)
+    with pytest.raises(QuorumUnavailable, match="3 of 3 nodes answered, 0 may vote yet, 2 are"):
+        waiting.acquire("k")
+    nodes = [word for url in three.urls for word in ("--node", url)]
+    admitted = CliRunner().invoke(main, [*nodes, "admit", "--yes"])
+    assert (admitted.exit_code, admitted.output.count("votes in")) == (0, 3)
+    # Its connections were made before.
+    clock.leap(6)
+    lease = waiting.acquire("k", wait=PATIENCE)
+    three[1].restart()
+    another = new_redlock(three.urls, restart_guard=True, max_clock_skew=0.0)
+    eventually(lambda: len(another.check()) == 1)
+    refused = CliRunner().invoke(main, [*nodes, "admit", "--yes"])
+    assert refused.exit_code == 1
+    assert "redlock:{k}" in refused.output
+    waiting.release(lease)

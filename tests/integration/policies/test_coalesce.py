@@ -143,7 +143,7 @@ def test_a_call_while_one_waits_relies_on_it_if_nothing_runs(
         duplicate = story.update(1).get(timeout=60, propagate=False)
         assert isinstance(duplicate, DuplicateTask)
         assert duplicate.holder == "who waits"
-        redlock_of(story.project.app).drop(line, place.owner)
+        redlock_of(story.project.app).release_owner(line, place.owner)
         assert story.update(2).get(timeout=60) == 2
         assert story.seen == [2]
         story.end()

@@ -24,7 +24,7 @@ from celery_redlock.messages.headers import (
 )
 from celery_redlock.messages.pending_slot import PendingSlot
 from celery_redlock.messages.reservation import Reservation, pending_slot_key, reserve
-from celery_redlock.redlock import Redlock
+from celery_redlock.redlock.task_lock import TaskLock
 from tests.integration.conftest import NewProject
 from tests.support.processes.project import Project
 
@@ -35,7 +35,7 @@ def project(new_project: NewProject) -> Project:
 
 
 @pytest.fixture
-def redlock(project: Project) -> Redlock:
+def redlock(project: Project) -> TaskLock:
     return redlock_of(project.app)
 
 
@@ -55,7 +55,7 @@ def nonce_of(task_id: str) -> str:
     return uuid.UUID(task_id).hex[:16]
 
 
-def slot_of(redlock: Redlock, key: str, request: Context) -> PendingSlot:
+def slot_of(redlock: TaskLock, key: str, request: Context) -> PendingSlot:
     return PendingSlot(redlock, key, request, ttl=60.0)
 
 
@@ -66,7 +66,7 @@ def new_id() -> str:
 # --- whose place ----------------------------------------------------------------------------------
 
 
-def test_one_message_has_the_place(redlock: Redlock, key: str) -> None:
+def test_one_message_has_the_place(redlock: TaskLock, key: str) -> None:
     first = new_id()
     slot_of(redlock, key, request_of(first)).reserve()
     with pytest.raises(LockHeld) as caught:
@@ -75,7 +75,7 @@ def test_one_message_has_the_place(redlock: Redlock, key: str) -> None:
 
 
 def test_the_message_that_has_the_place_keeps_it(
-    project: Project, redlock: Redlock, key: str
+    project: Project, redlock: TaskLock, key: str
 ) -> None:
     task_id, place = new_id(), None
     for _ in range(3):
@@ -86,7 +86,7 @@ def test_the_message_that_has_the_place_keeps_it(
     assert not project.is_held(key)
 
 
-def test_a_copy_takes_the_place_over_from_what_may_have_died(redlock: Redlock, key: str) -> None:
+def test_a_copy_takes_the_place_over_from_what_may_have_died(redlock: TaskLock, key: str) -> None:
     task_id = new_id()
     place = old = slot_of(redlock, key, request_of(task_id)).reserve()
     for request in (request_of(task_id, redelivered=True), request_of(task_id, copy=True)):
@@ -98,7 +98,7 @@ def test_a_copy_takes_the_place_over_from_what_may_have_died(redlock: Redlock, k
 
 
 def test_who_never_had_the_place_leaves_it_alone(
-    project: Project, redlock: Redlock, key: str
+    project: Project, redlock: TaskLock, key: str
 ) -> None:
     slot_of(redlock, key, request_of(new_id())).reserve()
     assert not slot_of(redlock, key, request_of(new_id())).release()
@@ -115,7 +115,7 @@ def coalescing(project: Project) -> Any:
     return project.app.tasks[name]
 
 
-def perform(project: Project, redlock: Redlock, key: str, request: Context) -> bool:
+def perform(project: Project, redlock: TaskLock, key: str, request: Context) -> bool:
     """Execute a message, and tell whether its body ran."""
     task = coalescing(project)
     options = task_lock_config(type(task), project.app).options
@@ -129,11 +129,11 @@ def perform(project: Project, redlock: Redlock, key: str, request: Context) -> b
 
 @pytest.mark.parametrize("copy", [False, True])
 def test_a_copy_ends_when_another_one_has_run(
-    project: Project, redlock: Redlock, key: str, copy: bool
+    project: Project, redlock: TaskLock, key: str, copy: bool
 ) -> None:
     task_id = new_id()
     old = reserve(redlock, pending_slot_key(key), 60.0, task_id, nonce_of(task_id))
-    redlock.drop(old.key, old.owner)
+    redlock.release_owner(old.key, old.owner)
     for request in (request_of(task_id, copy=copy), request_of(task_id, old, copy=copy)):
         redlock.mark_done(key, done_label(request))
         assert not perform(project, redlock, key, request)
@@ -141,7 +141,7 @@ def test_a_copy_ends_when_another_one_has_run(
 
 @pytest.mark.parametrize("copy", [False, True])
 def test_a_copy_that_has_the_place_runs_all_the_same(
-    project: Project, redlock: Redlock, key: str, copy: bool
+    project: Project, redlock: TaskLock, key: str, copy: bool
 ) -> None:
     task_id = new_id()
     request = request_of(
@@ -163,7 +163,7 @@ def test_a_copy_that_has_the_place_runs_all_the_same(
 @pytest.mark.parametrize("error", [OperationalError("refused"), SystemExit(1)], ids=repr)
 def test_a_place_is_given_back_if_its_message_is_not_published(
     project: Project,
-    redlock: Redlock,
+    redlock: TaskLock,
     key: str,
     monkeypatch: pytest.MonkeyPatch,
     late: bool,
@@ -175,7 +175,7 @@ def test_a_place_is_given_back_if_its_message_is_not_published(
     task_id = new_id()
     place = reserve(redlock, pending_slot_key(key), 60.0, task_id, nonce_of(task_id))
     if not has_place:
-        redlock.drop(place.key, place.owner)
+        redlock.release_owner(place.key, place.owner)
     holder = redlock.acquire(key)
     held = []
 
@@ -197,7 +197,7 @@ def test_a_place_is_given_back_if_its_message_is_not_published(
 @pytest.mark.parametrize(("late", "at_most"), [(False, 70), (True, 3600)])
 def test_a_place_outlives_an_early_acked_message_for_a_minute(
     project: Project,
-    redlock: Redlock,
+    redlock: TaskLock,
     key: str,
     monkeypatch: pytest.MonkeyPatch,
     late: bool,
@@ -222,7 +222,7 @@ def test_a_place_outlives_an_early_acked_message_for_a_minute(
 @pytest.mark.parametrize(("before", "is_held"), [(0, True), (3, False)])
 def test_a_reservation_goes_along_with_a_message_that_is_counted(
     project: Project,
-    redlock: Redlock,
+    redlock: TaskLock,
     key: str,
     monkeypatch: pytest.MonkeyPatch,
     before: int,

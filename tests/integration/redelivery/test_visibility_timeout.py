@@ -13,7 +13,13 @@ from celery.result import AsyncResult
 from tests.integration.conftest import NewProject
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.faults.proxy import Proxy
-from tests.support.faults.redelivery import Watch, messages, restoring_often, wait_until_settled
+from tests.support.faults.redelivery import (
+    Watch,
+    each_noted,
+    messages,
+    restoring_often,
+    wait_until_settled,
+)
 from tests.support.processes.inside import Note
 from tests.support.processes.project import Project
 from tests.support.processes.workers import Worker
@@ -64,10 +70,7 @@ def wait_until_parked(project: Project, result: AsyncResult[Any], *, count: int 
 
 
 def wait_until_parked_copy_is_delivered(project: Project, result: AsyncResult[Any]) -> None:
-    """Return when a worker has noted that it has the copy.
-
-    Celery takes a message off the queue first; should the worker be killed in between, it is gone.
-    """
+    """Return when a worker has the copy."""
     wait_until_parked(project, result)
     eventually(
         lambda: any(
@@ -113,6 +116,7 @@ def long_ones(late: Project, early: Project) -> dict[str, tuple[Project, Any, Wa
             watch = watching.enter_context(Watch(project, result.id))
             seen[name] = project, result, watch
         eventually(lambda: time.monotonic() > began + LONG_S)
+        wait_until_parked(late, started["a long task"][1], count=2)
         late.open("long")
         early.run_of(started["an eta and a long task"][1].id)
         eventually(lambda: time.monotonic() > began + LONG_S + 2)
@@ -143,8 +147,7 @@ def test_it_runs_once_and_its_result_stands(
 def test_a_long_task_has_two_messages_at_most(
     long_ones: dict[str, tuple[Project, Any, Watch]],
 ) -> None:
-    project, result, watch = long_ones["a long task"]
-    wait_until_parked(project, result, count=2)
+    _, _, watch = long_ones["a long task"]
     assert watch.most <= 2
 
 
@@ -173,7 +176,8 @@ def test_tasks_of_a_killed_worker_run_again_exactly_once(late: Project) -> None:
     wait_until_parked_copy_is_delivered(late, copied)
     fresh = [late.tasks.plain.delay(f"fresh {n}", "killed") for n in range(4)]
     fresh = [result for result in fresh if where(late, result) is killed]
-    killed.kill()
+    with each_noted(late, copied.id):
+        killed.kill()
     for result in (copied, *fresh):
         taken_over(late, result)
     late.open("killed")
@@ -187,12 +191,12 @@ def test_tasks_of_a_killed_worker_run_again_exactly_once(late: Project) -> None:
 def test_after_all_workers_are_killed_tasks_run_again_once(late: Project) -> None:
     copied = late.tasks.plain.delay("all copied", "all killed")
     wait_until_parked_copy_is_delivered(late, copied)
-    # Only now, or its copy might be on its way to a worker, too.
     fresh = late.tasks.plain.delay("all fresh", "all killed")
     late.run_of(fresh.id)
-    for worker in late.workers:
-        if worker.is_running:
-            worker.kill_all()
+    with each_noted(late, copied.id, fresh.id):
+        for worker in late.workers:
+            if worker.is_running:
+                worker.kill_all()
     late.open("all killed")
     late.start_worker(concurrency=7)
     for result in (copied, fresh):

@@ -96,6 +96,10 @@ class Proxy:
         """Forward nothing, in either direction; connections stay open, and `heal` delivers."""
         self.requests.holds = self.replies.holds = True
 
+    def forward_to(self, target: int) -> None:
+        """Forward new connections to another port; those that are open go on."""
+        self._target = target
+
     def refuse(self) -> None:
         """Refuse new connections; those that are open go on."""
         self._run(self._stop_listening())

@@ -29,6 +29,7 @@ _PRIORITIES = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 
 
 _IN_BETWEEN_S = 0.1
+_HELD_MS = 600_000  # until it is told otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,29 @@ def wait_until_settled(project: Project, task_id: str | None = None) -> None:
         return bool(empty_since) and time.monotonic() > empty_since[0] + _IN_BETWEEN_S
 
     eventually(are_gone, f"no message is left of {messages(project, task_id)}")
+
+
+@contextmanager
+def each_noted(project: Project, *task_ids: str) -> Iterator[None]:
+    """Hold the broker while it has a message of each task: who is killed now takes none along.
+
+    A Redis broker forgets a message as it gives it away, and a worker that is killed before it has
+    noted the message loses it. While the broker is held, nothing is given away.
+    """
+    with _broker(project) as broker:
+
+        def are_noted() -> bool:
+            broker.client_pause(_HELD_MS, all=False)
+            if all(messages(project, task_id) for task_id in task_ids):
+                return True
+            broker.client_unpause()
+            return False
+
+        eventually(are_noted, f"the broker has a message of each of {task_ids}")
+        try:
+            yield
+        finally:
+            broker.client_unpause()
 
 
 class Watch:

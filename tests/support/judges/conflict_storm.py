@@ -6,33 +6,26 @@ The app is `tests/integration/apps/conflicting.py`.
 from __future__ import annotations
 
 import math
-import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from tests.support.eventually import eventually
-from tests.support.faults.proxy import Proxy
+from tests.support.faults.nemesis import Nemesis, Strikes, alone
 from tests.support.processes.brokers import Broker, RedisBroker
 from tests.support.processes.crowd import crowd
 from tests.support.processes.inside import Note
 from tests.support.processes.project import Project
-from tests.support.processes.workers import Worker
+from tests.support.processes.supervisor import Supervisor
 
 from .runs import Run, disorders, runs_in
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 PROCESSES = 2
-_IN_FLIGHT_S = 0.3
-"""Longer than a reply of a server takes that is given no more to do."""
+_FAULT_S = 0.3
 _QUIET_S = 2.0
-_LOOK_S = 0.05
 
 
 # ---- the judge
@@ -127,128 +120,6 @@ def _run_more_than_once(notes: list[Note], deaths: Mapping[int, float]) -> list[
     return sorted(call for call, count in ends.items() if count > 1)
 
 
-# ---- faults
-
-
-class Supervisor(threading.Thread):
-    """Keeps as many workers running as there are, as a service manager does; stopped by `with`.
-
-    Args:
-        project: Its workers run.
-        options: Of the workers that it starts.
-
-    Attributes:
-        deaths: When which process of the workers died: it was seen last, or has been killed.
-        ended: How many workers have ended, be it that they were killed or by themselves.
-        crashes: How many of them by themselves.
-    """
-
-    def __init__(self, project: Project, **options: Any) -> None:
-        super().__init__(name="supervisor", daemon=True)
-        self.deaths: dict[int, float] = {}
-        self.ended = self.crashes = 0
-        self._project, self._options = project, options
-        self._running = [worker for worker in project.workers if worker.is_running]
-        self._killed: set[Worker] = set()
-        self._seen: dict[int, float] = {}
-        self._is_over = threading.Event()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self.join()
-
-    def kill_one(self) -> None:
-        """Kill one worker with its pool, as a machine that is lost."""
-        victim = next(worker for worker in self._running if worker.is_running)
-        self._killed.add(victim)
-        pids = [victim.pid, *victim.children()]
-        victim.kill_all()
-        self.deaths |= dict.fromkeys(pids, time.monotonic())
-
-    def run(self) -> None:
-        """Look after them."""
-        while not self._is_over.wait(_LOOK_S):
-            for worker in [worker for worker in self._running if not worker.is_running]:
-                self._running.remove(worker)
-                self.ended += 1
-                self.crashes += worker not in self._killed
-                worker.kill_all()  # what it may have left
-                self._running.append(self._project.new_worker(**self._options))
-                self._running[-1].start()
-            self._look()
-
-    def _look(self) -> None:
-        now = time.monotonic()
-        alive = {pid for worker in self._running for pid in [worker.pid, *worker.children()]}
-        for pid in self._seen.keys() - alive - self.deaths.keys():
-            self.deaths[pid] = self._seen[pid]
-        self._seen |= dict.fromkeys(alive, now)
-
-
-class Faults(threading.Thread):
-    """What is done to a broker or a worker, every so often, while it is entered.
-
-    Args:
-        strike: One fault.
-        every: Seconds between one and the next.
-
-    Attributes:
-        struck: How often.
-        error: What ended it before its time.
-    """
-
-    def __init__(self, strike: Callable[[], None], every: float) -> None:
-        super().__init__(name="faults", daemon=True)
-        self.struck = 0
-        self.error: Exception | None = None
-        self._strike, self._every = strike, every
-        self._is_over = threading.Event()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self.join()
-
-    def run(self) -> None:
-        """Strike."""
-        while not self._is_over.wait(self._every):
-            try:
-                self._strike()
-            except Exception as error:  # noqa: BLE001 - told to whoever waits
-                self.error = error
-                return
-            self.struck += 1
-
-
-def cut(broker: Broker, proxy: Proxy) -> None:
-    """Break every connection to the broker."""
-    _let_replies_arrive(broker, proxy)
-    proxy.reset()
-    proxy.requests.holds = False
-
-
-def restart(broker: Broker, proxy: Proxy) -> None:
-    """Restart the broker."""
-    _let_replies_arrive(broker, proxy)
-    broker.restart()
-    proxy.reset()
-    proxy.requests.holds = False
-
-
-def _let_replies_arrive(broker: Broker, proxy: Proxy) -> None:
-    # What a Redis server has given away and nobody got is lost, with or without a lock.
-    if isinstance(broker, RedisBroker):
-        proxy.requests.holds = True
-        time.sleep(_IN_FLIGHT_S)
-
-
 # ---- the storm
 
 
@@ -256,19 +127,19 @@ def conflict_storm(
     project: Project,
     broker: Broker,
     supervisor: Supervisor,
-    strike: Callable[[], None],
+    nemesis: Nemesis,
     *,
     every: float,
     seconds: float,
     within: float,
 ) -> str:
-    """Publish calls while `strike` happens, let all come to an end, and check what came of them.
+    """Publish calls while a fault strikes, let all come to an end, and check what came of them.
 
     Args:
         project: Its workers run.
         broker: Its own.
         supervisor: It is entered.
-        strike: One fault.
+        nemesis: The fault.
         every: Seconds between one and the next.
         seconds: For how long calls are published.
         within: How long what is left may take, seconds.
@@ -277,19 +148,19 @@ def conflict_storm(
         What there was of what, for people.
     """
     storm, known = uuid.uuid4().hex, len(project.notes())
-    faults, ended, crashes = Faults(strike, every), supervisor.ended, supervisor.crashes
-    died = len(supervisor.deaths)
-    with faults:
+    ended, crashes, died = supervisor.ended, supervisor.crashes, len(supervisor.deaths)
+    schedule = alone([nemesis] * int(seconds / every), seed=1, seconds=_FAULT_S, rest=every)
+    with Strikes(schedule) as strikes:
         crowd(project, "publish", storm, seconds, 0.1, processes=PROCESSES, within=seconds + within)
-    assert faults.error is None, faults.error
-    assert faults.struck, "nothing was struck"
-    is_settled = _settles(project, broker, within)
+    assert strikes.errors == []
+    assert strikes.faults, "nothing was struck"
+    is_settled = settles(project, broker, within)
 
     account = account_of(project.notes()[known:], supervisor.deaths)
     ended, crashes = supervisor.ended - ended, supervisor.crashes - crashes
     died = len(supervisor.deaths) - died
     said = (
-        f"{len(account.published)} calls, {faults.struck} faults, {crashes} crashes, "
+        f"{len(account.published)} calls, {len(strikes.faults)} faults, {crashes} crashes, "
         f"{len(account.ran)} ran, {len(account.skipped)} skipped, {len(account.lost)} lost, "
         f"{len(account.vanished)} vanished, {len(account.again)} ran again, "
         f"{dict(account.conflicts)}"
@@ -310,7 +181,7 @@ def conflict_storm(
     return said
 
 
-def _settles(project: Project, broker: Broker, within: float) -> bool:
+def settles(project: Project, broker: Broker, within: float) -> bool:
     """Tell whether all comes to an end: no message is left, nothing is noted, nothing is locked."""
     notes, quiet_since = -1, time.monotonic()
 

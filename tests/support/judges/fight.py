@@ -1,9 +1,12 @@
 """Processes that fight for one lock, and the judge of what they say they held.
 
-    python -m tests.support.judges.fight FOLDER PROCESSES SECONDS CRASHES URL...
+    python -m tests.support.judges.fight \\
+        FOLDER PROCESSES SECONDS CRASHES CONFIRMS REGISTER FENCED URL...
 
 Each process writes down when it held the lock, and with which token, on the boot-time clock that
 all of them share. `CRASHES` is the probability that a holder kills itself instead of going on.
+If `REGISTER` is a URL, not '', holders count up a register there, some of them too late; it refuses
+those if `FENCED` is 1.
 """
 
 from __future__ import annotations
@@ -22,9 +25,16 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from celery_redlock.redlock import Lease, LeaseLost, LockHeld, QuorumUnavailable, Redlock
+import redis
+
+from celery_redlock.redlock import Lease, LeaseLost, LockHeld, QuorumUnavailable
+from celery_redlock.redlock.acquisition import Acquisition
 from celery_redlock.redlock.clock import SystemClock
+from celery_redlock.redlock.task_lock import TaskLock
+from tests.support.judges.fenced_register import Book, Register
+from tests.support.processes.forks import keep_forked
 from tests.support.root import ROOT
+from tests.support.whole_lines import Journal, whole_lines
 
 KEY = "ring"
 TTLS = [0.02, 0.05, 0.2, 0.6]
@@ -90,7 +100,7 @@ def read_holds(folder: Path) -> list[Hold]:
     holds: list[Hold] = []
     for file in folder.glob("*.jsonl"):
         story: dict[int, Hold] = {}
-        for line in file.read_text().splitlines():
+        for line in whole_lines(file):
             said = json.loads(line)
             if "won_at" in said:
                 story[said["token"]] = Hold(**said)
@@ -104,10 +114,31 @@ def read_holds(folder: Path) -> list[Hold]:
 
 
 def fight(
-    folder: Path, urls: Sequence[str], *, processes: int, seconds: float, crashes: float
+    folder: Path,
+    urls: Sequence[str],
+    *,
+    processes: int,
+    seconds: float,
+    crashes: float,
+    confirms: bool = True,
+    register: str = "",
+    is_fenced: bool = True,
 ) -> list[Hold]:
-    """Let processes fight, and return what each of them held."""
-    arguments = [str(folder), str(processes), str(seconds), str(crashes), *urls]
+    """Let processes fight, and return what each of them held.
+
+    Args:
+        folder: Where they write.
+        urls: The nodes.
+        processes: How many fight.
+        seconds: For how long.
+        crashes: Probability that a holder kills itself.
+        confirms: Whether a token is confirmed: if not, the protocol is known to be wrong.
+        register: URL of a server with a register that holders count up: its history is in the
+            folder, too (`fenced_register.history_in`). '': none.
+        is_fenced: Whether it refuses whoever was overtaken.
+    """
+    numbers = [str(processes), str(seconds), str(crashes), str(int(confirms))]
+    arguments = [str(folder), *numbers, register, str(int(is_fenced)), *urls]
     subprocess.run(
         [sys.executable, "-m", "tests.support.judges.fight", *arguments], cwd=ROOT, check=True
     )
@@ -132,21 +163,22 @@ class Fighter:
     """One process."""
 
     def __init__(
-        self, folder: Path, urls: Sequence[str], crashes: float, clock: StandingWallClock
+        self,
+        folder: Path,
+        urls: Sequence[str],
+        crashes: float,
+        clock: StandingWallClock,
+        register: Register | None,
     ) -> None:
-        self.redlock = Redlock(
+        self.redlock = TaskLock(
             urls, restart_guard=False, node_timeout=0.5, max_ttl=LONGEST_TTL,
             max_clock_skew=A_DAY, clock=clock,
         )  # fmt: skip
         self.clock = clock
         self.crashes = crashes
+        self.register = register
         self.chance = random.Random(os.getpid())
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self.story = os.open(folder / f"{os.getpid()}.jsonl", flags)
-
-    def say(self, **said: float) -> None:
-        """Write it down, in one go: the next moment may be the last."""
-        os.write(self.story, json.dumps(said).encode() + b"\n")
+        self.say = Journal(folder / f"{os.getpid()}.jsonl").say
 
     def fight_until(self, end: float) -> None:
         """Take the lock as often as possible."""
@@ -166,10 +198,20 @@ class Fighter:
         )  # fmt: skip
         if self.chance.random() < self.crashes:
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.register:
+            if not self.register.claim(KEY, lease.token):
+                return  # it was overtaken before it did anything
+            self.count = int(self.register.read(KEY) or 0)
         self.chance.choice([self.hurry, self.hurry, self.renew, self.oversleep, self.forget])(lease)
+
+    def write(self, lease: Lease) -> None:
+        """Count up."""
+        if self.register:
+            self.register.write(KEY, lease.token, str(self.count + 1))
 
     def hurry(self, lease: Lease) -> None:
         """Give it back at once."""
+        self.write(lease)
         self.release_lease(lease)
 
     def renew(self, lease: Lease) -> None:
@@ -178,17 +220,20 @@ class Fighter:
             time.sleep(lease.ttl_ms / 3000)
             self.redlock.extend(lease)
             self.say(token=lease.token, extended=lease.deadline)
+        self.write(lease)
         self.release_lease(lease)
 
     def oversleep(self, lease: Lease) -> None:
         """Wake up when it is over, and do all that must do no harm any more."""
-        time.sleep(lease.remaining() + 0.01)
+        time.sleep(lease.remaining() + self.chance.uniform(0.01, 0.2))
+        self.write(lease)
         if self.redlock.extend_all([lease]) == [None]:
             raise AssertionError("revived")
         self.redlock.release(lease)
 
     def forget(self, lease: Lease) -> None:
         """Let it expire."""
+        self.write(lease)
 
     def release_lease(self, lease: Lease) -> None:
         """Release it, sometimes keeping the key for a while."""
@@ -196,24 +241,35 @@ class Fighter:
         self.redlock.release(lease, keep=self.chance.choice([0, 0, 0, 0.05]))
 
 
-def main(folder: Path, processes: int, seconds: float, crashes: float, urls: list[str]) -> None:
+def main(
+    folder: Path,
+    processes: int,
+    seconds: float,
+    crashes: float,
+    *,
+    register: str,
+    is_fenced: bool,
+    urls: list[str],
+) -> None:
     """Keep so many processes fighting for so long."""
     clock = StandingWallClock()
     end = clock.now() + seconds
-    children: set[int] = set()
-    while clock.now() < end or children:
-        while len(children) < processes and clock.now() < end:
-            pid = os.fork()
-            if not pid:
-                Fighter(folder, urls, crashes, clock).fight_until(end)
-                os._exit(0)
-            children.add(pid)
-        pid, status = os.wait()
-        children.remove(pid)
-        if os.waitstatus_to_exitcode(status) not in {0, -signal.SIGKILL}:
-            raise SystemExit(f"fighter {pid} ended with {os.waitstatus_to_exitcode(status)}")
+
+    def fight_once() -> None:
+        used = None
+        if register:
+            client = redis.Redis.from_url(register)
+            used = Register(client, Book(folder), is_fenced=is_fenced)
+        Fighter(folder, urls, crashes, clock, used).fight_until(end)
+
+    keep_forked(fight_once, processes, end)
 
 
 if __name__ == "__main__":
     logging.disable()  # sixty-four processes have much to say about a dead node
-    main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]), sys.argv[5:])
+    if sys.argv[5] == "0":
+        Acquisition._confirm = lambda *_: True  # type: ignore[method-assign]
+    main(
+        Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]),
+        register=sys.argv[6], is_fenced=sys.argv[7] == "1", urls=sys.argv[8:],
+    )  # fmt: skip

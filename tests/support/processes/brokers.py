@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from celery_redlock.testing import Server, free_port
 from tests.support.eventually import eventually
@@ -24,13 +24,35 @@ _DEBIANS = Path("/usr/lib/rabbitmq/bin")
 _START_S = 120.0
 
 
-class Broker(Protocol):
-    """What a storm needs of a broker."""
+QUORUM = {"task_default_queue_type": "quorum"}
+# Whoever publishes has to know that it is published.
+CONFIRMING = {"broker_transport_options": {"confirm_publish": True}}
+BROKERS: dict[str, dict[str, Any]] = {
+    "classic": CONFIRMING,
+    "quorum, direct": CONFIRMING | QUORUM,
+    # Only with such an exchange does Celery let the broker keep a message until its eta.
+    "quorum, topic": CONFIRMING | QUORUM | {"task_default_exchange_type": "topic"},
+    # Else what a dead worker had comes back in an hour, or in minutes if it died as it looked for
+    # what others had.
+    "redis": {"broker_transport_options": {"visibility_timeout": 8, "unacked_mutex_expire": 5}},
+}
+"""Celery's configuration for each kind of queue, those of RabbitMQ and that of Redis."""
+
+
+class Service(Protocol):
+    """A server that a project stands on."""
 
     port: int
 
     def restart(self) -> None:
-        """End it in an orderly way, and start it again; what is in its queues stays."""
+        """End it in an orderly way, and start it again; what it holds stays."""
+
+    def url_at(self, port: int) -> str:
+        """Return its address for Celery, behind a proxy that listens there."""
+
+
+class Broker(Service, Protocol):
+    """What a storm needs of a broker."""
 
     def left(self, queues: Sequence[str]) -> int:
         """Return how many messages it has, delivered or not."""
@@ -41,6 +63,10 @@ class RedisBroker(Server):
 
     def __init__(self) -> None:
         super().__init__("--appendonly", "yes", "--appendfsync", "always")
+
+    def url_at(self, port: int) -> str:
+        """Return its address for Celery, behind a proxy that listens there."""
+        return f"redis://127.0.0.1:{port}/0"
 
     def left(self, queues: Sequence[str]) -> int:
         """Return how many messages wait in `queues`, or are delivered from any."""
@@ -100,7 +126,11 @@ class RabbitMQ:
     @property
     def url(self) -> str:
         """Its address for Celery."""
-        return f"amqp://guest:guest@127.0.0.1:{self.port}//"
+        return self.url_at(self.port)
+
+    def url_at(self, port: int) -> str:
+        """Return its address for Celery, behind a proxy that listens there."""
+        return f"amqp://guest:guest@127.0.0.1:{port}//"
 
     def restart(self) -> None:
         """End it in an orderly way, and start it again; what is in its queues stays."""

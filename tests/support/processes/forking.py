@@ -20,6 +20,7 @@ import pytest
 from celery_redlock.redlock import LockHeld, Redlock
 from tests.support.eventually import eventually
 from tests.support.faults.strikes import Striker
+from tests.support.processes.forks import fork
 
 
 def new_redlock(urls: list[str]) -> Redlock:
@@ -38,21 +39,6 @@ def ports_of(process: psutil.Process, servers: list[str]) -> set[tuple[int, int]
         for connection in process.net_connections("tcp")
         if len(connection.raddr) and connection.raddr.port in remote
     }
-
-
-def fork(child: Callable[[], object]) -> int:
-    """Run a function in a child, which ends with it. Return its process id."""
-    pid = os.fork()
-    if pid:
-        return pid
-    status = 1
-    try:
-        child()
-        status = 0
-    except BaseException:  # noqa: BLE001 - it must not go on as a second parent
-        sys.excepthook(*sys.exc_info())
-    finally:
-        os._exit(status)
 
 
 def assert_ends_well(pid: int) -> None:

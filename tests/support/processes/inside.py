@@ -23,6 +23,7 @@ from celery.signals import task_retry
 from celery_redlock import current_lease
 from celery_redlock.redlock.threads.native import is_green, original
 from tests.support.eventually import eventually
+from tests.support.whole_lines import Journal, whole_lines
 
 FOLDER_VARIABLE = "REDLOCK_TEST_FOLDER"
 """Names the folder that a test and its workers share."""
@@ -143,22 +144,19 @@ def set_up(folder: Path, conf: Mapping[str, Any]) -> None:
 
 def write_note(folder: Path, note: Note) -> None:
     """Add `note` to the others, whichever process they come from."""
-    line = json.dumps(asdict(note)).encode() + b"\n"
-    # One write to a file that is open for appending: lines of several processes never mix.
-    journal = os.open(folder / "notes", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    journal = Journal(folder / "notes")
     try:
-        os.write(journal, line)
+        journal.say(**asdict(note))
     finally:
-        os.close(journal)
+        journal.close()
 
 
 def read_notes(folder: Path) -> Iterator[Note]:
     """Yield what was noted so far, in order."""
     journal = folder / "notes"
     if journal.exists():
-        for line in journal.read_text().splitlines(keepends=True):
-            if line.endswith("\n"):
-                yield Note(**json.loads(line))
+        for line in whole_lines(journal):
+            yield Note(**json.loads(line))
 
 
 def gate_path(folder: Path, gate: str) -> Path:

@@ -57,7 +57,7 @@ class Project(Queues):
         module: The app's module. It begins with ``inside = Inside(__name__); app = inside.app``.
         folder: An empty one.
         broker: URL of the broker.
-        results: URL of the result backend, a Redis server.
+        results: URL of the result backend.
         nodes: The lock nodes.
         conf: More of Celery's configuration, plain JSON.
 
@@ -240,12 +240,13 @@ def _environment(name: str, value: str) -> Iterator[None]:
 
 
 def disconnect(app: Celery) -> None:
-    """Close what `app` is connected to: its result backend, a Redis server, and its broker."""
+    """Close what `app` is connected to: its broker, and its result backend if it is Redis."""
     backend: Any = app.backend
-    backend.result_consumer.stop()
     # A result that is garbage later on would connect to a server that is gone by then.
     backend.remove_pending_result = lambda result: None
-    backend.client.connection_pool.disconnect()
+    if hasattr(backend, "result_consumer"):
+        backend.result_consumer.stop()
+        backend.client.connection_pool.disconnect()
     pool: Any = app.pool
     pool.force_close_all()
     # The next broker may get the same port, and then would be given this pool, closed as it is.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -15,6 +16,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import redis
 
 from celery_redlock.testing import Server, start_servers
 from tests.docs.markdown import blocks
@@ -49,6 +52,11 @@ _RUN = "import bank; bank.sync.apply((42,), task_id='5b2c1f0e-6d0f-4a37-9d55-1f6
 _PUBLISH = (
     "import bank; bank.report.apply_async(('may',), task_id='0d9b8f6e-8a7c-4f0e-b1f5-0c9d7a1e2b3c')"
 )
+_WATCHED = "9f3d6f0c-51cf-4f7e-9a3e-0a2f5a3f7b1d"
+_PUBLISH_WATCHED = (
+    f"import bank; bank.sync.apply_async((43,), task_id={_WATCHED!r}, queue='watched')"
+)
+_DEFAULT_PORT = 8790
 _VOLATILE = (
     (r"\b[0-9a-f]{12}\b", "ID"),
     (r"@[\w.-]+", "@HOST"),
@@ -81,19 +89,49 @@ def project() -> Iterator[Path]:
             running.wait(60)
 
 
+@contextmanager
+def worker(folder: Path) -> Iterator[None]:
+    """Run a worker whose task holds `bank.sync:43`."""
+    publishing = [sys.executable, "-c", _PUBLISH_WATCHED]
+    subprocess.run(publishing, cwd=folder, env=environment(), check=True)
+    working = subprocess.Popen(
+        [sys.executable, "-m", "celery", "-A", "bank", "worker", "-Q", "watched", "-c", "1"],
+        cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        with redis.Redis.from_url((folder / "nodes").read_text().split()[0]) as client:
+            eventually(lambda: client.exists("redlock:{bank.sync:43}"))
+        yield
+    finally:
+        # Its task never ends by itself.
+        os.killpg(working.pid, signal.SIGKILL)
+        working.wait()
+
+
 def recorded() -> list[str]:
     """Return the blocks of the page that are runs of our commands."""
     return [
         block.code
         for block in blocks(PAGE)
-        if block.language == "console" and re.match(r"\$ celery(-| .* )redlock ", block.code)
+        if block.language == "console" and re.match(r"\$ celery(-| .* )redlock[ _]", block.code)
     ]
 
 
 def run(block: str, folder: Path) -> str:
     """Return the block with what its commands print now."""
+    if "inspect redlock_held" in block:
+        with worker(folder):
+            return _run(block, folder)
+    return _run(block, folder)
+
+
+def _run(block: str, folder: Path) -> str:
     shown = []
     for command in re.findall(r"^\$ (.*)", block, re.MULTILINE):
+        if command.endswith(" redlock web"):
+            shown.append(f"$ {command}\n{_first_line(command, folder)}")
+            continue
         ran = subprocess.run(
             ["sh", "-c", command], cwd=folder, env=environment(folder), capture_output=True,
             text=True, timeout=100, check=False,
@@ -101,6 +139,21 @@ def run(block: str, folder: Path) -> str:
         assert "Traceback" not in ran.stderr, ran.stderr
         shown.append(f"$ {command}\n{ran.stdout}{ran.stderr}")
     return "".join(shown)
+
+
+def _first_line(command: str, folder: Path) -> str:
+    """Return the first line that a server prints, and end it. It listens at any port that is free;
+    what is returned has the default.
+    """
+    with subprocess.Popen(
+        [*command.split(), "--port", "0"], cwd=folder, env=environment(folder),
+        stdout=subprocess.PIPE, text=True,
+    ) as serving:  # fmt: skip
+        assert serving.stdout
+        try:
+            return re.sub(r":\d+/", f":{_DEFAULT_PORT}/", serving.stdout.readline())
+        finally:
+            serving.kill()
 
 
 def masked(text: str) -> str:

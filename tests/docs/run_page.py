@@ -41,7 +41,7 @@ def _be_patient() -> None:
     def make_patient(self: Redlock, nodes: Sequence[str], **options: Any) -> None:
         make(self, nodes, **options | {"node_timeout": 2.0})
 
-    Redlock.__init__ = make_patient  # type: ignore[method-assign]
+    Redlock.__init__ = make_patient  # type: ignore[assignment,method-assign]
 
 
 def _run(block: Block, page: Path, namespace: dict[str, object]) -> int:

@@ -15,7 +15,7 @@ from tests.support.requirements import unmet
 from tests.support.root import ROOT
 
 RUNNABLE = {"python", "pycon", "hidden"}
-SHOWN = RUNNABLE | {"console", "text", "sql", "lua", "ini", "toml", "yaml"}
+SHOWN = RUNNABLE | {"console", "text", "sql", "lua", "ini", "toml", "yaml", "diff"}
 
 # tutorial.md needs a terminal beside the one that runs its python: see test_tutorial.
 WITH_EXAMPLES = [

@@ -24,8 +24,8 @@ def body() -> None: ...
 
 
 @pytest.fixture
-def types(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Return the type of each metric that is served, by its name in a query."""
+def registry(monkeypatch: pytest.MonkeyPatch) -> CollectorRegistry:
+    """Every metric of a process that is beat and a worker, of one task."""
     monkeypatch.setattr(prometheus, "age", lambda app: 1.0)
     registry = CollectorRegistry()
     with Celery("bank", set_as_current=False) as app:
@@ -33,8 +33,16 @@ def types(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         metrics = PrometheusMetrics(app)
         metrics.is_beat = True
         metrics.set_votes(3, 3, 2)
+        for outcome in COUNTERS["ticks"][1]:
+            metrics.count("ticks", "shown", outcome)
         registry.register(metrics)
-        served = generate_latest(registry).decode()
+    return registry
+
+
+@pytest.fixture
+def types(registry: CollectorRegistry) -> dict[str, str]:
+    """Return the type of each metric that is served, by its name in a query."""
+    served = generate_latest(registry).decode()
     return dict(re.findall(r"# TYPE (celery_redlock_\w+) (\w+)", served))
 
 
@@ -61,6 +69,52 @@ def test_every_alert_asks_for_known_metrics_and_has_its_remedy(types: dict[str, 
     alerts = re.findall(r"- alert: (\w+)", rules)
     assert alerts == re.findall(r"^### (Redlock\w+)$", page, re.MULTILINE)
     assert len(alerts) == rules.count("expr:")
+
+
+def labels_in(query: str) -> set[tuple[str, str]]:
+    """Return the metrics of a query, each with the labels that it is asked for by."""
+    selected = {
+        (name, label)
+        for name, selector in re.findall(rf"({NAME.pattern})\{{([^}}]*)\}}", query)
+        for label in re.findall(r"(\w+)\s*[=!]", selector)
+    }
+    grouped = set(re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", query))))
+    return selected | {(name, label) for name in NAME.findall(query) for label in grouped}
+
+
+def queries() -> list[str]:
+    """Return the queries of the dashboard, those of its variables too, and of the alerts."""
+    dashboard = json.loads((DOCS / "monitoring/dashboard.json").read_text())
+    variables = [str(one["query"]) for one in dashboard["templating"]["list"]]
+    rules = (DOCS / "monitoring/alerts.yaml").read_text().split("- alert:")[1:]
+    return [
+        *(target["expr"] for panel in dashboard["panels"] for target in panel["targets"]),
+        *(re.sub(r"label_values\((\w+), (\w+)\)", r"sum by (\2) (\1)", one) for one in variables),
+        *(rule.partition("expr:")[2].partition("labels:")[0] for rule in rules),
+    ]
+
+
+@pytest.mark.parametrize("query", queries())
+def test_each_label_that_is_asked_for_is_one_of_its_metric(
+    registry: CollectorRegistry, query: str
+) -> None:
+    known = {
+        (sample.name, label)
+        for family in registry.collect()
+        for sample in family.samples
+        for label in sample.labels
+    }
+    assert labels_in(query) <= known
+    outcomes = {outcome for _, possible in COUNTERS.values() for outcome in possible}
+    assert set(re.findall(r'outcome="(\w+)"', query)) <= outcomes
+
+
+def test_the_legends_name_labels_that_their_query_keeps() -> None:
+    dashboard = json.loads((DOCS / "monitoring/dashboard.json").read_text())
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            named = set(re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", "")))
+            assert named <= {label for _, label in labels_in(target["expr"])}, panel["title"]
 
 
 def test_the_metrics_page_lists_every_span_and_instrument() -> None:

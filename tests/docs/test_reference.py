@@ -139,6 +139,7 @@ def test_every_exception_is_documented_with_its_attributes() -> None:
     assert set(documented) == set(public)
     for name, error in public.items():
         given = set(inspect.signature(error).parameters) if "__init__" in vars(error) else set()
+        given |= {each for each, value in vars(error).items() if isinstance(value, property)}
         assert set(codes(documented[name]["attributes"])) == given, name
 
 

@@ -16,6 +16,7 @@ from celery_redlock.testing.binaries import server_in, server_on_path
 
 IN_CI = os.environ.get("CI") == "true"
 AMQP_VARIABLE = "REDLOCK_TEST_AMQP_URL"
+WITHOUT_VARIABLE = "REDLOCK_TEST_WITHOUT"
 
 
 def unmet(need: str) -> NoReturn:
@@ -23,6 +24,16 @@ def unmet(need: str) -> NoReturn:
     if IN_CI:
         pytest.fail(need)
     pytest.skip(need)
+
+
+def spin_is_missing() -> NoReturn:
+    """End the present test, which needs Spin and gcc: as `unmet`, or skipped where it was tried.
+
+    `.ci/run` installs Spin, and says in REDLOCK_TEST_WITHOUT that it was not to be had.
+    """
+    if "spin" in os.environ.get(WITHOUT_VARIABLE, "").split():
+        pytest.skip("Spin could not be installed")
+    unmet("Spin and gcc are not on PATH; on Debian: apt-get install spin gcc")
 
 
 def rabbitmq_url() -> str:

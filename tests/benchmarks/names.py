@@ -8,6 +8,8 @@ UNTIL_EXECUTED = "celery-redlock, five nodes, until_executed"
 BARE = "bare sockets, five nodes"
 """The same scripts over bare sockets: the least that five nodes cost anyone who asks them."""
 PLAIN = "no lock"
+KILLED = "killed with SIGKILL"
+EMPTY = "an empty script"
 
 REDLOCK_PY = "redlock-py, five nodes"
 POTTERY = "pottery, five nodes"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from struct import Struct
@@ -17,7 +18,7 @@ from billiard import current_process
 from celery import Celery
 from celery.signals import worker_process_init
 
-from .names import ONCE, PLAIN, SINGLETON, UNTIL_EXECUTED
+from .names import BARE, ONCE, PLAIN, SINGLETON, UNTIL_EXECUTED
 
 VARIANT, CONF = "REDLOCK_BENCH_VARIANT", "REDLOCK_BENCH_CONF"
 COUNTS = "REDLOCK_BENCH_COUNTS"
@@ -33,6 +34,22 @@ def body(number: int) -> None:  # the key of its lock
     executed[0] += 1
 
 
+@cache
+def bare_lock() -> Any:
+    """Return the lock over bare sockets of this process."""
+    from .bare import BareLock  # noqa: PLC0415  # the other variants do without
+
+    return BareLock([int(url.rpartition(":")[2]) for url in app.conf.redlock_nodes])
+
+
+def body_under_bare_lock(number: int) -> None:
+    """Do under a lock over bare sockets what `body` does: the least that a lock costs a worker."""
+    lock = bare_lock()
+    held = lock.acquire(str(number))
+    executed[0] += 1
+    lock.release(str(number), *held)
+
+
 def new_task(name: str) -> Any:
     """Make the task of a variant.
 
@@ -44,6 +61,8 @@ def new_task(name: str) -> Any:
         options["base"] = import_module("celery_singleton").Singleton
     elif name == ONCE:
         options["base"] = import_module("celery_once").QueueOnce
+    elif name == BARE:
+        return app.task(name=name)(body_under_bare_lock)
     elif name != PLAIN:
         options["base"] = import_module("celery_redlock").SingletonTask
         options["lock_lifetime"] = "until_executed" if name == UNTIL_EXECUTED else "while_executing"

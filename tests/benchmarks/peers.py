@@ -52,6 +52,21 @@ def package(name: str) -> Any:
         return import_module(name)
 
 
+def conf_of_peer(name: str, url: str) -> dict[str, Any]:
+    """Return the settings of an app that a package for Celery needs; our own has no use for them.
+
+    Args:
+        name: Its name on the page.
+        url: The server that it locks on.
+    """
+    if name == SINGLETON:
+        return {"singleton_backend_url": url, "singleton_lock_expiry": 3600}  # as ours
+    if name == ONCE:
+        settings = {"url": url, "default_timeout": 3600}
+        return {"ONCE": {"backend": "celery_once.backends.Redis", "settings": settings}}
+    return {}
+
+
 def forget_servers() -> None:
     """Have packages for Celery close and forget the first server that this process gave them."""
     for module, attribute in (

@@ -29,7 +29,7 @@ def lines(page: Page) -> Iterator[str]:
 def judgement(page: Page) -> Iterator[str]:
     """Return the table of the targets: which are met."""
     printed = Printed(title="Targets", title_justify="left")
-    for heading in ("measure", "result", "target", ""):
+    for heading in ("measure", "result", "target", "floor", ""):
         printed.add_column(heading, justify="left" if heading == "measure" else "right")
     for row in judged(page):
         printed.add_row(*row)

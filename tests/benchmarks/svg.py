@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-_WIDTH, _LINE = 800, 18
+WIDTH, _LINE = 800, 18
 _LEFT, _TOP, _BOTTOM = 64, 56, 48
 _LABELS = 290
 """Room for the names, right of the lines and left of the bars."""
-_COLOURS = 8
+COLOURS = 8
+"""Colours of the series: classes ``s0`` (stroke) and ``f0`` (fill), and so on."""
 
 # Colours that people with every kind of colour vision tell apart (Okabe and Ito), a little darker
 # on light paper. The plot has a background of its own: a page's theme need not be the system's.
@@ -26,8 +27,8 @@ text { fill: var(--ink) } .faint { fill: var(--faint) } .title { font-weight: 60
 .grid { stroke: var(--grid) } path { fill: none; stroke-width: 2 } .thin { stroke-width: 1.5 }
 .ours { stroke-width: 3.5 } .end { text-anchor: end } .middle { text-anchor: middle }
 """
-_COLOUR_STYLE = "".join(
-    f".s{n} {{ stroke: var(--c{n}) }} .f{n} {{ fill: var(--c{n}) }}\n" for n in range(_COLOURS)
+STYLE = _STYLE + "".join(
+    f".s{n} {{ stroke: var(--c{n}) }} .f{n} {{ fill: var(--c{n}) }}\n" for n in range(COLOURS)
 )
 
 
@@ -45,7 +46,7 @@ class Axis:
 
     def ticks(self, values: Sequence[float]) -> list[float]:
         """Return round figures that enclose the values."""
-        most = max(values)
+        most = max(values) or 1.0
         if self.is_log:
             first = math.floor(math.log10(min(values)))
             last = math.ceil(math.log10(most))
@@ -77,7 +78,7 @@ def lines(
         x: Place of each point on its axis, by its name, ascending.
         series: The figure at each point, by the line's name; None: there is none.
     """
-    height, right = 340, _WIDTH - _LABELS
+    height, right = 340, WIDTH - _LABELS
     ticks = axis.ticks([value for values in series.values() for value in values if value])
     first, last = min(x.values()), max(x.values())
 
@@ -87,12 +88,12 @@ def lines(
     def at_y(value: float) -> float:
         return height - _BOTTOM - (height - _BOTTOM - _TOP) * axis.share(value, ticks)
 
-    parts = [_grid_line(_LEFT, at_y(tick), right, at_y(tick)) for tick in ticks]
-    parts += [_text(_LEFT - 8, at_y(tick) + 4, _figure(tick), "faint end") for tick in ticks]
+    parts = [grid_line(_LEFT, at_y(tick), right, at_y(tick)) for tick in ticks]
+    parts += [text(_LEFT - 8, at_y(tick) + 4, _figure(tick), "faint end") for tick in ticks]
     parts += [
-        _text(at_x(place), height - _BOTTOM + 20, name, "faint middle") for name, place in x.items()
+        text(at_x(place), height - _BOTTOM + 20, name, "faint middle") for name, place in x.items()
     ]
-    parts.append(_text((_LEFT + right) / 2, height - 8, x_label, "faint middle"))
+    parts.append(text((_LEFT + right) / 2, height - 8, x_label, "faint middle"))
     ends: dict[str, float] = {}
     for number, (name, values) in enumerate(series.items()):
         points = [
@@ -102,7 +103,7 @@ def lines(
         ]
         if not points:
             continue
-        colour = number % _COLOURS
+        colour = number % COLOURS
         path = "M" + " L".join(f"{px:.1f},{py:.1f}" for px, py in points)
         parts.append(f'<path class="s{colour} {"ours" if not number else "thin"}" d="{path}"/>')
         parts += [
@@ -111,9 +112,9 @@ def lines(
         ]
         ends[name] = points[-1][1]
     for name, y in _apart(ends, height - 8).items():
-        colour = list(series).index(name) % _COLOURS
-        parts.append(_text(right + 12, y + 4, name, f"f{colour}"))
-    return _drawing(title, axis.label, height, parts)
+        colour = list(series).index(name) % COLOURS
+        parts.append(text(right + 12, y + 4, name, f"f{colour}"))
+    return drawing(title, axis.label, height, parts)
 
 
 def bars(title: str, axis: Axis, rows: Mapping[str, tuple[float, float | None]]) -> str:
@@ -125,7 +126,7 @@ def bars(title: str, axis: Axis, rows: Mapping[str, tuple[float, float | None]])
         rows: A figure for each name, and one that is marked beyond it, or None.
     """
     height = _TOP + _LINE * 3 // 2 * len(rows) + _BOTTOM
-    left, right = _LABELS + 16, _WIDTH - 40
+    left, right = _LABELS + 16, WIDTH - 40
     ticks = axis.ticks([value for pair in rows.values() for value in pair if value])
 
     def at_x(value: float) -> float:
@@ -133,37 +134,42 @@ def bars(title: str, axis: Axis, rows: Mapping[str, tuple[float, float | None]])
 
     parts = []
     for tick in ticks:
-        parts.append(_grid_line(at_x(tick), _TOP, at_x(tick), height - _BOTTOM))
-        parts.append(_text(at_x(tick), height - _BOTTOM + 20, _figure(tick), "faint middle"))
+        parts.append(grid_line(at_x(tick), _TOP, at_x(tick), height - _BOTTOM))
+        parts.append(text(at_x(tick), height - _BOTTOM + 20, _figure(tick), "faint middle"))
     for number, (name, (value, beyond)) in enumerate(rows.items()):
         y = _TOP + _LINE * 3 / 2 * number + 6
         colour = 0 if name.startswith("celery-redlock") else 1
-        parts.append(_text(left - 10, y + 13, name, "end"))
+        parts.append(text(left - 10, y + 13, name, "end"))
         parts.append(
             f'<rect class="f{colour}" x="{left}" y="{y}" rx="2" height="{_LINE}" '
             f'width="{at_x(value) - left:.1f}"/>'
         )
         if beyond is not None:
-            parts.append(_grid_line(at_x(value), y + 9, at_x(beyond), y + 9))
+            parts.append(grid_line(at_x(value), y + 9, at_x(beyond), y + 9))
             parts.append(f'<circle class="f{colour}" cx="{at_x(beyond):.1f}" cy="{y + 9}" r="4"/>')
-    return _drawing(title, axis.label, height, parts)
+    return drawing(title, axis.label, height, parts)
 
 
-def _drawing(title: str, label: str, height: int, parts: Sequence[str]) -> str:
+def drawing(
+    title: str, label: str, height: int, parts: Sequence[str], *, width: int = WIDTH
+) -> str:
+    """Return a whole picture with its background."""
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}{_COLOUR_STYLE}</style>\n"
-        f'<rect width="{_WIDTH}" height="{height}" rx="6" style="fill: var(--paper)"/>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n"
+        f'<rect width="{width}" height="{height}" rx="6" style="fill: var(--paper)"/>'
     )
-    texts = [_text(16, 24, title, "title"), _text(16, 43, label, "faint")]
+    texts = [text(16, 24, title, "title"), text(16, 43, label, "faint")]
     return "\n".join([head, *texts, *parts, "</svg>\n"])
 
 
-def _text(x: float, y: float, text: str, classes: str) -> str:
-    return f'<text class="{classes}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
+def text(x: float, y: float, said: str, classes: str) -> str:
+    """Return a text; `classes` are those of the style."""
+    return f'<text class="{classes}" x="{x:.1f}" y="{y:.1f}">{escape(said)}</text>'
 
 
-def _grid_line(x1: float, y1: float, x2: float, y2: float) -> str:
+def grid_line(x1: float, y1: float, x2: float, y2: float) -> str:
+    """Return a line of the grid."""
     return f'<line class="grid" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 

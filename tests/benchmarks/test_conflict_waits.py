@@ -22,6 +22,7 @@ from celery_redlock.config.app_lock import redlock_of
 from celery_redlock.testing import Servers
 from tests.support.eventually import eventually
 from tests.support.processes.workers import Worker
+from tests.support.whole_lines import whole_lines
 
 from .page import Page
 
@@ -30,7 +31,7 @@ pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]
 RUN_S = 1.5
 KEYS = 8
 """Locks at a time, for each policy."""
-POLICIES = ("reschedule", "coalesce", "wait")
+POLICIES: tuple[Any, ...] = ("reschedule", "coalesce", "wait")
 _CONF, _NOTES = "REDLOCK_BENCH_CONF", "REDLOCK_BENCH_NOTES"
 
 # ---- in the worker, and in the test's process, which publishes
@@ -61,7 +62,7 @@ tasks = {
 
 
 def _times(notes: Path, key: str, event: str) -> list[float]:
-    lines = (line.split() for line in notes.read_text().splitlines())
+    lines = (line.split() for line in whole_lines(notes))
     return [float(at) for name, what, at in lines if (name, what) == (key, event)]
 
 

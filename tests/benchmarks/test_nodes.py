@@ -25,6 +25,7 @@ from celery_redlock.testing import Server
 from tests.conftest import StartServers
 
 from .bare import grant, release
+from .names import EMPTY
 from .page import Page
 
 pytestmark = pytest.mark.benchmark
@@ -98,7 +99,7 @@ def test_the_time_a_node_spends_in_a_script(
             "a script with SET NX": lambda: [
                 ("EVALSHA", set_nx, 1, lock, _OWNER) for lock, _ in pairs
             ],
-            "an empty script": lambda: [("EVALSHA", empty, 1, lock, _OWNER) for lock, _ in pairs],
+            EMPTY: lambda: [("EVALSHA", empty, 1, lock, _OWNER) for lock, _ in pairs],
         }
         figures: dict[str, list[float]] = {name: [] for name in batches}
         ends_at = time.perf_counter() + seconds / 2

@@ -19,7 +19,7 @@ from .bare import BareLock
 from .hop import reached
 from .names import BARE, ONCE, OURS, PLAIN, SINGLETON
 from .page import Page, Row
-from .peers import forget_servers, package
+from .peers import conf_of_peer, forget_servers, package
 from .sampling import interleaved, timed
 
 # Others' code warns, too.
@@ -53,17 +53,7 @@ def test_publishing(
 
 
 def _tasks(app: Celery, urls: list[str]) -> tuple[dict[str, Any], list[Row]]:
-    app.conf.update(
-        redlock_nodes=urls,
-        redlock_restart_guard=False,
-        redlock_node_timeout=2.0,
-        singleton_backend_url=urls[0],
-        singleton_lock_expiry=3600,  # as ours
-        ONCE={
-            "backend": "celery_once.backends.Redis",
-            "settings": {"url": urls[0], "default_timeout": 3600},
-        },
-    )
+    app.conf.update(redlock_nodes=urls, redlock_restart_guard=False, redlock_node_timeout=2.0)
     forget_servers()
 
     def body(x: int) -> None: ...
@@ -83,6 +73,7 @@ def _tasks(app: Celery, urls: list[str]) -> tuple[dict[str, Any], list[Row]]:
         except ImportError as error:
             missing.append({"name": name, "missing": str(error)})
         else:
+            app.conf.update(conf_of_peer(name, urls[0]))
             new_task: Any = app.task(name=module, base=base_class, **options)
             tasks[name] = new_task(body)
     return tasks, missing

@@ -21,15 +21,15 @@ from celery_redlock.testing import Server, Servers
 from tests.support.eventually import eventually
 from tests.support.processes.workers import Worker
 
-from .names import ONCE, OURS, PLAIN, SINGLETON, UNTIL_EXECUTED
+from .names import BARE, ONCE, OURS, PLAIN, SINGLETON, UNTIL_EXECUTED
 from .no_op_app import CONF, COUNT, COUNTS, VARIANT, app, new_task
 from .page import Page, Row
-from .peers import forget_servers
+from .peers import conf_of_peer, forget_servers
 
 # Others' code warns, too.
 pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]
 
-VARIANTS = (PLAIN, OURS, UNTIL_EXECUTED, SINGLETON, ONCE)
+VARIANTS = (PLAIN, BARE, OURS, UNTIL_EXECUTED, SINGLETON, ONCE)
 PROCESSES = 2
 BATCH = 400
 """Tasks that a worker executes in its turn."""
@@ -127,12 +127,6 @@ def busy_workers(
         "redlock_nodes": nodes.urls,
         "redlock_restart_guard": False,
         "redlock_node_timeout": 2.0,
-        "singleton_backend_url": nodes.urls[0],
-        "singleton_lock_expiry": 3600,  # as ours
-        "ONCE": {
-            "backend": "celery_once.backends.Redis",
-            "settings": {"url": nodes.urls[0], "default_timeout": 3600},
-        },
     }
     app.conf.update(conf, broker_url=f"{broker.url}/1")
     forget_servers()
@@ -144,10 +138,12 @@ def busy_workers(
         stack.callback(forget_servers)
         for name in VARIANTS:
             try:
-                one = Busy(name, broker, folder, conf)
+                theirs = conf_of_peer(name, nodes.urls[0])
+                one = Busy(name, broker, folder, conf | theirs)
             except ImportError as error:
                 missing.append({"name": name, "missing": str(error)})
             else:
+                app.conf.update(theirs)
                 workers.append(one)
                 stack.callback(one.stop)
         yield workers, missing

@@ -12,6 +12,7 @@ VENV := .venv$(OTHER:%=-%)
 # A file of versions that are installed in place of the newest, and what is tested with them.
 CONSTRAINTS :=
 TESTS :=
+MARKED :=
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 # Tests wait for processes more than they compute: more at a time than there are cores. Those of one
@@ -19,30 +20,38 @@ PYTEST := $(BIN)/python -m pytest
 ALL_TESTS := $(PYTEST) -n 4 --dist loadfile
 # These compute.
 FAST_TESTS := $(PYTEST) -n logical
+# As pyproject.toml leaves out by default what runs for long.
+ORDINARY := not benchmark and not chaos and not exhaustive and not mutation and not neighbours
 # Each older Celery that is promised, beside the newest: see docs/reference/versions.md.
 OLDER := $(patsubst .ci/%.txt,%,$(wildcard .ci/celery-*.txt))
 
 BENCH_INTO := build/bench
+# What `make evidence` runs before it collects the figures; RUNS= collects only.
+RUNS := simulate chaos exhaustive
 
 # What runs for a while, runs for this long; CHAOS_SECONDS=30 make chaos
 export REDLOCK_CHAOS_SECONDS = $(or $(CHAOS_SECONDS),600)
 export REDLOCK_BENCH_SECONDS = $(or $(BENCH_SECONDS),30)
 
 .DEFAULT_GOAL := help
-.PHONY: help test unit lock coverage check lint types layers docs versions pythons wheel demo chaos bench performance exhaustive clean
+.PHONY: help test unit lock simulate coverage check lint types layers docs versions pythons wheel demo chaos bench performance exhaustive evidence neighbours bugs mutation clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: $(VENV)/.test ## Run the tests, after setting up everything they need
-	$(ALL_TESTS) $(TESTS)
+	$(ALL_TESTS) $(if $(MARKED),-m "$(MARKED)") $(TESTS)
 
 unit: $(VENV)/.test ## Run the tests that need no worker, in about a minute
-	$(FAST_TESTS) $(or $(TESTS),tests/unit tests/contract tests/model)
+	$(FAST_TESTS) $(or $(TESTS),tests/unit tests/contract tests/model tests/simulation)
+
+simulate: $(VENV)/.test ## Run the lock in virtual time, SCHEDULES (100000) with faults from seed SEED (1)
+	nice $(BIN)/python -m tests.simulation --schedules $(or $(SCHEDULES),100000) --seed $(or $(SEED),1) \
+	    $(SIMULATE_SECONDS:%=--seconds %) $(if $(CONTROLS),--controls)
 
 lock: $(VENV)/.test ## Run the fast tests of the lock alone, without Celery
-	$(FAST_TESTS) -m "lock and not benchmark and not chaos and not exhaustive" \
-	    $(or $(TESTS),tests/unit tests/contract tests/model)
+	$(FAST_TESTS) -m "lock and $(ORDINARY)" \
+	    $(or $(TESTS),tests/unit tests/contract tests/model tests/simulation)
 
 coverage: $(VENV)/.test ## Print how much of each file tests/unit and tests/contract reach
 	$(FAST_TESTS) --cov=celery_redlock tests/unit tests/contract
@@ -67,11 +76,12 @@ layers: $(VENV)/.dev ## Check that modules import only from layers below their o
 docs: $(VENV)/.dev ## Build the documentation into site/, warnings are errors
 	@if [ -f mkdocs.yml ]; then $(BIN)/mkdocs build --strict; else echo "no mkdocs.yml, no documentation"; fi
 
+# The lock alone does not know Celery.
 versions: $(OLDER:%=test-%) ## Run the tests with each older Celery, in an environment of its own
 
 test-celery-%:
 	@$(MAKE) --no-print-directory test VENV=$(VENV)-celery-$* CONSTRAINTS=.ci/celery-$*.txt \
-	    TESTS="tests/unit tests/contract tests/integration tests/smoke tests/tooling"
+	    MARKED="not lock and $(ORDINARY)" TESTS="tests/unit tests/integration tests/smoke"
 
 pythons: $(VENV)/.dev ## Run the fast tests on every other supported Python that is installed
 	$(BIN)/nox
@@ -82,7 +92,7 @@ wheel: $(VENV)/.test ## Try the wheel where the source tree is not: run tasks, a
 demo: $(VENV)/.test ## Run the example project's demo
 	$(BIN)/python -m example_project.demo
 
-chaos: $(VENV)/.test ## Inject faults for CHAOS_SECONDS (600) and check every outcome
+chaos: $(VENV)/.bench ## Inject faults for CHAOS_SECONDS (600) and check every outcome
 	$(PYTEST) tests/chaos -m chaos --timeout 0
 
 bench: $(VENV)/.bench ## Measure, against peers, BENCH_SECONDS (30) each, into build/bench
@@ -90,6 +100,19 @@ bench: $(VENV)/.bench ## Measure, against peers, BENCH_SECONDS (30) each, into b
 
 performance: ## The same, into docs/explanation/performance.md, its plots and its data (about 12 minutes)
 	@$(MAKE) --no-print-directory bench BENCH_INTO=docs/explanation
+
+evidence: $(VENV)/.test ## Run what tries to break the lock, and write docs/explanation/evidence.md (hours)
+	@for run in $(RUNS); do $(MAKE) --no-print-directory $$run || exit 1; done
+	$(BIN)/python -m tests.evidence.publication build/evidence
+
+bugs: $(VENV)/.test ## Make known bugs of other locks in a copy of the code, and see a test fail for each
+	$(PYTEST) tests/mutation -m "mutation or not mutation"
+
+mutation: $(VENV)/.dev ## Mutate the lock's rules and see a fast test fail; SINCE=commit: only files changed since (hours)
+	nice $(BIN)/python -m tests.mutation.gate $(SINCE:%=--since %) $(MUTATION_SECONDS:%=--seconds %) $(FILES)
+
+neighbours: $(VENV)/.bench ## Try the lock together with other Redlock clients, those in Node.js if there is npm
+	$(PYTEST) tests/integration/lock/test_neighbours.py tests/migration -m neighbours
 
 exhaustive: $(VENV)/.test ## Explore the protocol's whole state space (minutes to hours)
 	$(PYTEST) -m exhaustive --timeout 0

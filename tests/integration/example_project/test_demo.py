@@ -29,10 +29,13 @@ def folder(_has_server: None) -> Iterator[Path]:
 
 
 def start_demo(folder: Path) -> subprocess.Popen[str]:
+    # Where setproctitle is installed, Celery renames its processes, and the new name would take
+    # the place of the environment as well.
+    renamed = {"SPT_NOENV": "1"}
     return subprocess.Popen(
         [sys.executable, "-u", "-m", "example_project.demo"],
         cwd=ROOT,
-        env=os.environ | {"TMPDIR": str(folder), "COLUMNS": "160"},
+        env=os.environ | renamed | {"TMPDIR": str(folder), "COLUMNS": "160"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -12,7 +12,6 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 
@@ -26,7 +25,9 @@ POLL_S = 1.0
 SPREAD_S = 0.001
 """Delay after a release for each process that listens: two that ask at once split the nodes."""
 MOST_PROCESSES = 16
-"""Number of processes, on average, that ask after a release if more listen."""
+"""Number of processes, on average, that ask at once after a release if more listen."""
+LATE_S = 0.004
+"""Longest delay of the other processes, for each one that listens: together 250 ask a second."""
 _FEWEST_PROCESSES = 4
 _LONGEST_SLEEP_S = 1.0
 """A thread learns of an exception that another one raises in it only after its sleep."""
@@ -319,19 +320,16 @@ class Waiter:
             # A caller that counted on a wakeup may have come with a long pause, or with none.
             clock.sleep(min(seconds, _LONGEST_SLEEP_S))
             return
-        ends_at = now + seconds
+        ends_at, asks_at = now + seconds, math.inf
         # The waiters in front may leave meanwhile, or the listener may end.
-        while (ends_at := min(ends_at, now + self.polls_s)) > now:
+        while (ends_at := min(ends_at, now + self.polls_s)) > now < asks_at:
             self.expected_by = now + _GONE_S
-            with suppress(Empty):
-                self.wakeups.get(timeout=min(ends_at - now, _LONGEST_SLEEP_S))
-                self._owes_attempt = True
-                while not self.wakeups.empty():
-                    self.wakeups.get()
-            if self._owes_attempt and (delay := self._delay()) is not None:
-                clock.sleep(delay)
-                return
-            self._owes_attempt = False
+            if self._is_woken(min(ends_at, asks_at) - now):
+                if (delay := self._delay()) is not None:
+                    clock.sleep(delay)
+                    return
+                # Put off again by each further release: others have had the lock in between.
+                asks_at = clock.now() + self._late_delay()
             if self._on_wait:
                 self._on_wait()
             now = clock.now()
@@ -354,8 +352,19 @@ class Waiter:
             self.joined = self._waiters.queues
             self._waiters.change(partial(self._waiters.join, self))
 
+    def _is_woken(self, within: float) -> bool:
+        """Return whether a wakeup has come `within` so many seconds; take all that have."""
+        try:
+            self.wakeups.get(timeout=min(within, _LONGEST_SLEEP_S))
+        except Empty:
+            return False
+        self._owes_attempt = True
+        while not self.wakeups.empty():
+            self.wakeups.get()
+        return True
+
     def _delay(self) -> float | None:
-        """Return how long to let other processes go first, seconds; None: do not ask this time.
+        """Return how long to let other processes go first, seconds; None: it was not drawn.
 
         The more other holders the lock has had meanwhile, the sooner and the more surely this one
         asks.
@@ -369,3 +378,12 @@ class Waiter:
             return None
         share = max(0.5, 1 - passed_over / queue.listeners)
         return random.uniform(0.0, SPREAD_S * (min(queue.listeners, MOST_PROCESSES) - 1) * share)
+
+    def _late_delay(self) -> float:
+        """Return how long to let the processes ask that were drawn, seconds.
+
+        Perhaps none was: a node also counts processes that have stopped waiting, for a while.
+        """
+        queue = self._waiters.queues.get(self.channel)
+        listeners = queue.listeners if queue else 0
+        return random.uniform(min(listeners, MOST_PROCESSES) * SPREAD_S, listeners * LATE_S)

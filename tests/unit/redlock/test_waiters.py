@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from queue import Empty
 from typing import Any, cast
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from celery_redlock.redlock.threads import dispatch
 from celery_redlock.redlock.transport.subscriptions import Message, Subscriptions
 from celery_redlock.redlock.waiters import (
+    LATE_S,
     MOST_PROCESSES,
     POLL_S,
     SPREAD_S,
@@ -52,6 +54,35 @@ class Heard:
 
     def close(self) -> None:
         self.closed += 1
+
+
+class Wakeups:
+    """Wakeups of a waiter whose timeouts pass at once, on the fake clock.
+
+    Attributes:
+        meanwhile: What happens during them: times, ascending, each with a callable.
+    """
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.meanwhile: list[tuple[float, Callable[[], object]]] = []
+        self._clock = clock
+        self._count = 0
+
+    def put(self, _wakeup: None) -> None:
+        self._count += 1
+
+    def empty(self) -> bool:
+        return not self._count
+
+    def get(self, timeout: float = 0.0) -> None:
+        ends_at = self._clock.time + timeout
+        while not self._count:
+            if not self.meanwhile or self.meanwhile[0][0] >= ends_at:
+                self._clock.time = ends_at
+                raise Empty
+            self._clock.time, happens = self.meanwhile.pop(0)
+            happens()
+        self._count -= 1
 
 
 class Stage:
@@ -339,6 +370,65 @@ def test_few_of_many_processes_ask_and_the_older_more_surely(
     young, old = asking(1), asking(10_000)
     assert young < old
     assert old <= 2 * MOST_PROCESSES
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among more than a few processes, a waiter is not one of the first to ask."""
+    monkeypatch.setattr(random, "random", lambda: 0.999)
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("listeners", [5, 20, 100])
+def test_a_lone_waiter_asks_soon_despite_stale_listeners(stage: Stage, listeners: int) -> None:
+    waiter = stage.waiter()
+    waiter.wakeups = cast(Any, Wakeups(stage.clock))
+    stage.released(listeners=listeners)
+    began = stage.clock.time
+    waiter.wait(600.0)
+    assert 0.0 < stage.clock.time - began <= listeners * LATE_S
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_each_release_puts_off_a_waiter_that_was_not_drawn(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "uniform", lambda _low, high: high)
+    waiter, wakeups = stage.waiter(), Wakeups(stage.clock)
+    waiter.wakeups = cast(Any, wakeups)
+    stage.released(1, listeners=50)
+    again = stage.clock.time + 0.1
+    wakeups.meanwhile = [(again, lambda: stage.released(2, listeners=50))]
+    waiter.wait(600.0)
+    assert stage.clock.time == pytest.approx(again + 50 * LATE_S)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_waiter_that_was_not_drawn_still_polls_in_time(stage: Stage) -> None:
+    waiter = stage.waiter()
+    waiter.wakeups = cast(Any, Wakeups(stage.clock))
+    stage.released(listeners=1_000_000)
+    began = stage.clock.time
+    waiter.wait(600.0)
+    assert stage.clock.time == pytest.approx(began + POLL_S)
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_waiter_struck_before_it_asks_late_wakes_the_next(stage: Stage) -> None:
+    first, second = stage.waiter(), stage.waiter()
+    wakeups = Wakeups(stage.clock)
+    first.wakeups = cast(Any, wakeups)
+    stage.released(listeners=100)
+
+    def strike() -> None:
+        raise KeyboardInterrupt
+
+    wakeups.meanwhile = [(stage.clock.time, strike)]
+    with pytest.raises(KeyboardInterrupt):
+        first.wait(600.0)
+    first.leave()
+    stage.turn()
+    assert woken(second) == [True]
 
 
 def test_who_has_released_lets_other_processes_go_first(stage: Stage) -> None:

@@ -18,6 +18,7 @@ from tests.support.root import ROOT
 
 FILE = ROOT / "docs" / "images" / "top.svg"
 _COLUMNS = 120
+_TITLE = "celery -A bank redlock top"
 
 
 def main() -> None:
@@ -33,9 +34,11 @@ def main() -> None:
                 time.sleep(2)
                 rate = conflicts.read(time.time())
             console.print(rendered((read_overview(target, 20), rate, time.time())))
-    svg = console.export_svg(title="celery -A bank redlock top")
+    svg = console.export_svg(title=_TITLE)
     # A page loads nothing from elsewhere.
-    FILE.write_text(re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL), encoding="utf-8")
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+    svg = svg.replace("<style>", f"<title>{_TITLE}</title>\n    <style>", 1)
+    FILE.write_text(svg, encoding="utf-8")
 
 
 if __name__ == "__main__":

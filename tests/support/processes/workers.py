@@ -15,6 +15,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -35,6 +36,7 @@ GREEN_POOLS = ("gevent", "eventlet")
 
 _LOG_TAIL_LINES = 60
 _WARM_SHUTDOWN_S = 20.0
+_LOOKS_AT_AN_IDLE_WORKER = 20
 
 # Asks the kernel to kill this process with its parent, unless the parent is gone already, and
 # becomes the worker. Not a preexec_fn: those are unsafe as soon as there are threads.
@@ -147,8 +149,28 @@ class Worker:
         self.wait_for_line(rf"{self._node}@\S+ ready\.")
 
     def ask_to_end(self, number: int = signal.SIGTERM) -> None:
-        """Send its main process SIGTERM (warm shutdown) or another signal; don't wait."""
+        """Send its main process SIGTERM (warm shutdown) or another signal; don't wait for its end.
+
+        Greenlets wait for something at that moment, all of them. Celery's handler of a cold
+        shutdown runs in whichever does not, and waits there: what was to wake that one wakes the
+        handler, and the worker never ends. docs/reference/versions.md says so to its users.
+        """
+        if self.pool in GREEN_POOLS and number == signal.SIGQUIT:
+            self._wait_until_idle()
         self.process.send_signal(number)
+
+    def _wait_until_idle(self) -> None:
+        """Return when its main thread has slept for some time without a break."""
+        main = psutil.Process(self.pid)  # for psutil, a process's own figures are its main thread's
+        slept = 0
+        before: object = None
+        deadline = time.monotonic() + PATIENCE
+        while slept < _LOOKS_AT_AN_IDLE_WORKER:
+            assert time.monotonic() < deadline, f"{self} is never idle"
+            switches = main.num_ctx_switches()
+            is_asleep = main.status() == psutil.STATUS_SLEEPING and switches == before
+            slept, before = slept + 1 if is_asleep else 0, switches
+            time.sleep(0.005)
 
     def wait_until_ended(self, within: float = PATIENCE) -> int:
         """Return its exit code once its main process has ended."""

@@ -4,39 +4,19 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import celery_redlock
-from tests.support.root import ROOT
+from tests.typing.checkers import PUBLIC_API, Check, mypy, pyright
 
-PUBLIC_API = ROOT / "tests/typing/public_api.py"
 WRONG = """
 from celery_redlock import Redlock, current_lease, singleton_task
 singleton_task(5)
 current_lease().token
 Redlock(['redis://a']).lock(42)
 """
-
-Check = Callable[[Path], "subprocess.CompletedProcess[str]"]
-
-
-def mypy(file: Path) -> subprocess.CompletedProcess[str]:
-    return run("mypy", "--config-file", "pyproject.toml", str(file))
-
-
-def pyright(file: Path) -> subprocess.CompletedProcess[str]:
-    return run("pyright", "--pythonpath", sys.executable, str(file))
-
-
-def run(checker: str, *args: str) -> subprocess.CompletedProcess[str]:
-    pytest.importorskip(checker)
-    command = [sys.executable, "-m", checker, *args]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("check", [mypy, pyright])

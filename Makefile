@@ -34,10 +34,10 @@ export REDLOCK_CHAOS_SECONDS = $(or $(CHAOS_SECONDS),600)
 export REDLOCK_BENCH_SECONDS = $(or $(BENCH_SECONDS),30)
 
 .DEFAULT_GOAL := help
-.PHONY: help test unit lock simulate coverage check lint types layers docs versions pythons wheel demo chaos bench performance exhaustive evidence neighbours bugs mutation clean
+.PHONY: help test unit lock simulate coverage check lint types layers docs docs-next versions pythons wheel demo chaos bench performance exhaustive evidence neighbours bugs mutation clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: $(VENV)/.test ## Run the tests, after setting up everything they need
 	$(ALL_TESTS) $(if $(MARKED),-m "$(MARKED)") $(TESTS)
@@ -74,7 +74,16 @@ layers: $(VENV)/.dev ## Check that modules import only from layers below their o
 	$(BIN)/lint-imports --no-logo
 
 docs: $(VENV)/.dev ## Build the documentation into site/, warnings are errors
-	@if [ -f mkdocs.yml ]; then $(BIN)/mkdocs build --strict; else echo "no mkdocs.yml, no documentation"; fi
+	@if [ -f mkdocs.yml ]; then NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict; else echo "no mkdocs.yml, no documentation"; fi
+
+docs-next: .venv-docs-next/bin/zensical ## Build the documentation with Zensical, the successor of its builder
+	.venv-docs-next/bin/zensical build --strict
+
+# See "How the documentation is built" in CONTRIBUTING.md.
+.venv-docs-next/bin/zensical: Makefile
+	$(PYTHON) -m venv .venv-docs-next
+	.venv-docs-next/bin/python -m pip install --quiet zensical==0.0.73 'mkdocstrings[python]>=1.0,<2'
+	@touch $@
 
 # The lock alone does not know Celery.
 versions: $(OLDER:%=test-%) ## Run the tests with each older Celery, in an environment of its own
@@ -118,7 +127,7 @@ exhaustive: $(VENV)/.test ## Explore the protocol's whole state space (minutes t
 	$(PYTEST) -m exhaustive --timeout 0
 
 clean: ## Remove the virtual environments, caches and what was built
-	rm -rf .venv .venv-* .nox build dist site .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* .nox .cache build dist site .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A virtual environment without pip (Debian without python3-venv) is removed again: it looks complete.

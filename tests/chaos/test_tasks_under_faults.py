@@ -98,7 +98,7 @@ class Stage:
         project = self.project
         is_settled = settles(project, self.broker, PATIENCE_S)
         left = self.broker.left([project.queue])
-        assert is_settled, f"{left} messages are left, {project.holds()}"
+        assert is_settled, f"messages left: {left}, {project.holds()}"
 
     def assert_well(self, turn: str) -> Judgement:
         """Judge what happened inside of the fault model."""

@@ -175,7 +175,7 @@ def conflict_storm(
     assert len(account.vanished) <= died + may_be_lost, f"{account.vanished}; {said}"
     assert not account.twice, f"{account.twice}; {said}"
     assert is_settled, (
-        f"{broker.left([project.queue])} messages are left, {project.holds()}; {said}"
+        f"messages left: {broker.left([project.queue])}, {project.holds()}; {said}"
     )
     assert len(account.conflicts) > 1, f"hardly anybody met: {said}"
     return said

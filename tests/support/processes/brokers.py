@@ -7,8 +7,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 _DEBIANS = Path("/usr/lib/rabbitmq/bin")
 """Beside Debian's own command, which as root becomes another user and forgets the environment."""
 _START_S = 120.0
+_FORWARD_AGAIN_MS = 5_000
+"""After how long RabbitMQ again forwards a delayed message that a queue did not take, for example
+since it was not up yet after a restart. By default 180 s, longer than any test waits: see
+docs/explanation/endings.md, "Limits"."""
 
 
 QUORUM = {"task_default_queue_type": "quorum"}
@@ -54,8 +58,8 @@ class Service(Protocol):
 class Broker(Service, Protocol):
     """What a storm needs of a broker."""
 
-    def left(self, queues: Sequence[str]) -> int:
-        """Return how many messages it has, delivered or not."""
+    def left(self, queues: Sequence[str]) -> dict[str, int]:
+        """Return how many messages it has, delivered or not, by queue; without empty ones."""
 
 
 class RedisBroker(Server):
@@ -68,11 +72,12 @@ class RedisBroker(Server):
         """Return its address for Celery, behind a proxy that listens there."""
         return f"redis://127.0.0.1:{port}/0"
 
-    def left(self, queues: Sequence[str]) -> int:
+    def left(self, queues: Sequence[str]) -> dict[str, int]:
         """Return how many messages wait in `queues`, or are delivered from any."""
         with self.client() as client:
-            counts = [client.llen(queue) for queue in queues] + [client.hlen("unacked")]
-        return sum(int(str(count)) for count in counts)
+            counts = {queue: int(str(client.llen(queue))) for queue in queues}
+            counts["unacked"] = int(str(client.hlen("unacked")))
+        return {name: count for name, count in counts.items() if count}
 
 
 class RabbitMQ:
@@ -89,6 +94,8 @@ class RabbitMQ:
         self._folder = Path(tempfile.mkdtemp(prefix="redlock-rabbitmq-"))
         self._epmd_port = free_port()
         (self._folder / "rabbitmq.conf").write_text(f"listeners.tcp.1 = 127.0.0.1:{self.port}\n")
+        setting = f"{{dead_letter_worker_publisher_confirm_timeout, {_FORWARD_AGAIN_MS}}}"
+        (self._folder / "advanced.config").write_text(f"[{{rabbit, [{setting}]}}].\n")
         (self._folder / "plugins").write_text("[].\n")
         self._env = os.environ | {
             "HOME": str(self._folder),
@@ -98,6 +105,7 @@ class RabbitMQ:
             "RABBITMQ_DIST_PORT": str(free_port()),
             "RABBITMQ_CONF_ENV_FILE": os.devnull,
             "RABBITMQ_CONFIG_FILE": str(self._folder / "rabbitmq"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(self._folder / "advanced.config"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self._folder / "plugins"),
             "RABBITMQ_MNESIA_BASE": str(self._folder / "data"),
             "RABBITMQ_LOG_BASE": str(self._folder / "log"),
@@ -137,15 +145,29 @@ class RabbitMQ:
         self._end(signal.SIGTERM)
         self._start()
 
-    def left(self, queues: Sequence[str]) -> int:
+    def left(self, queues: Sequence[str]) -> dict[str, int]:
         """Return how many messages are in `queues` or, delayed, on their way there."""
-        told = self._tell("rabbitmqctl", "list_queues", "name", "messages")
-        counts = dict(line.rsplit("\t", 1) for line in told.splitlines()[1:])
-        return sum(
-            int(count)
-            for name, count in counts.items()
-            if name in queues or name.startswith("celery_delayed_")
-        )
+        return {
+            name: count
+            for name, count in self.counts("messages").items()
+            if count and (name in queues or name.startswith("celery_delayed_"))
+        }
+
+    def counts(self, what: str) -> dict[str, int]:
+        """Return a number of each queue: `messages`, all of them, or `messages_ready`."""
+        told = self._tell("rabbitmqctl", "list_queues", "name", what)
+        pairs = (line.rsplit("\t", 1) for line in told.splitlines()[1:])
+        return {name: int(count) for name, count in pairs}
+
+    @contextmanager
+    def without(self, queue: str) -> Iterator[None]:
+        """Let a quorum queue be down, as each is for a while when the broker starts; by `with`."""
+        server = f"quorum_queues, {{'%2F_{queue}', node()}}"
+        self._tell("rabbitmqctl", "eval", f"ra:stop_server({server}).")
+        try:
+            yield
+        finally:
+            self._tell("rabbitmqctl", "eval", f"ra:restart_server({server}).")
 
     def set_alarm(self, *, is_on: bool) -> None:
         """Begin or end a memory alarm, under which it does not read from who publishes."""

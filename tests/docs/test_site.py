@@ -73,6 +73,10 @@ def pages_for(index: Any, query: str) -> list[str]:
         ("release a lock", "how-to/look-after-locks/"),
         ("prometheus", "how-to/monitor/"),
         ("django", "how-to/django/"),
+        ("upgrade", "how-to/upgrade/"),
+        ("rabbitmq", "how-to/brokers/"),
+        ("sentinel", "how-to/regions/"),
+        ("replace a node", "how-to/operate/"),
     ],
 )
 def test_a_search_finds_the_page_among_the_first_three(index: Any, query: str, page: str) -> None:

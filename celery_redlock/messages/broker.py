@@ -19,7 +19,7 @@ ANSWER_WITHIN_S = 10.0
 A broker that is frozen, or RabbitMQ under a resource alarm, keeps connections open without replies.
 """
 _VISIBILITY_TIMEOUT_S = 3600.0
-"""Default of a Redis broker. Source: kombu, transport/redis.py."""
+"""Default of a Redis broker; others name theirs. Source: kombu, transport/redis.py."""
 _PATIENTLY: dict[str, Any] = {
     "retry": True,
     "retry_policy": {
@@ -105,4 +105,6 @@ def may_delay(app: Any) -> bool:
 def visibility_timeout(app: Any) -> float:
     """Return after how long the broker delivers an unacknowledged message again, in seconds."""
     options = app.conf.broker_transport_options or {}
-    return float(options.get("visibility_timeout", _VISIBILITY_TIMEOUT_S))
+    channel = getattr(app.connection_for_read().get_transport_cls(), "Channel", None)
+    default = getattr(channel, "default_visibility_timeout", _VISIBILITY_TIMEOUT_S)
+    return float(options.get("visibility_timeout", default))

@@ -16,6 +16,7 @@ from celery_redlock.messages.broker import (
     how_to_publish,
     is_refusal,
     publish_confirmed,
+    visibility_timeout,
 )
 
 AMQP = {"read_timeout": ANSWER_WITHIN_S, "write_timeout": ANSWER_WITHIN_S, "confirm_publish": True}
@@ -40,6 +41,26 @@ def test_the_broker_has_to_answer_in_time(
     with app, confirming_producer(app) as producer:
         assert producer.connection.transport_options == expected
     assert app.conf.broker_transport_options == given
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "expected"),
+    [
+        ("redis://localhost", {}, 3600),
+        ("redis://localhost", {"visibility_timeout": 60}, 60),
+        ("sqs://key:secret@", {}, 1800),
+        ("sqs://key:secret@", {"visibility_timeout": 60}, 60),
+        ("amqp://localhost", {}, 3600),
+    ],
+)
+def test_the_visibility_timeout_is_the_options_or_the_brokers(
+    url: str, options: dict[str, Any], expected: float
+) -> None:
+    if url.startswith("sqs"):
+        pytest.importorskip("boto3", reason="kombu needs it for SQS")
+    with Celery(broker=url, set_as_current=False) as app:
+        app.conf.broker_transport_options = options
+        assert visibility_timeout(app) == expected
 
 
 def test_any_producer_does_for_other_brokers() -> None:

@@ -40,6 +40,8 @@ GUARD_S = guard_s(TTL_S, MAX_SKEW_S)
 WITHOUT_CONFIRM = f"{OURS} without CONFIRM"
 LAG_S = 1.2 * TTL_S
 FIGHT_S, FIGHTS = 3.0, 4 if IS_SHORT else 20
+ENOUGH, TRIES = 6, 5
+"""Acquisitions from which a lock has shown something: on a busy machine the same time has fewer."""
 
 
 @dataclass
@@ -58,7 +60,24 @@ def rows() -> list[Row]:
 
 
 def contend(folder: Path, locker: str, proxies: list[Proxy], nemeses: list[Nemesis]) -> Anomalies:
-    """Have a lock contended for while each fault strikes alone; return what went wrong."""
+    """Have a lock contended for while each fault strikes alone; return what went wrong.
+
+    All of that again, if hardly anybody had the lock.
+    """
+    deaths: dict[int, float] = {}
+    for _ in range(TRIES):
+        deaths |= _contend_once(folder, locker, proxies, nemeses)
+        if len(takings_in(folder)) >= ENOUGH:
+            break
+    found = anomalies(takings_in(folder), deaths)
+    assert found.acquisitions >= ENOUGH, found
+    return found
+
+
+def _contend_once(
+    folder: Path, locker: str, proxies: list[Proxy], nemeses: list[Nemesis]
+) -> dict[int, float]:
+    """Return when which contender died."""
     stopped = process_nemeses("client", list, {}, stopped_s=STOPPED_S)
     lasts = [max(TURN_S, one.seconds) + REST_S for one in [*nemeses, *stopped]]
     seconds = ROUNDS * sum(lasts) + 1.0
@@ -73,7 +92,7 @@ def contend(folder: Path, locker: str, proxies: list[Proxy], nemeses: list[Nemes
         with Strikes(schedule) as strikes:
             strikes.wait()
     assert strikes.errors == []
-    return anomalies(takings_in(folder), contenders.deaths)
+    return contenders.deaths
 
 
 def restarts(servers: Servers) -> Nemesis:
@@ -98,7 +117,6 @@ def test_locks_on_a_quorum(locker: str, rows: list[Row], tmp_path: Path) -> None
         nemeses += [restarts(nodes)] * 3
         found = contend(tmp_path, locker, proxies, nemeses)
     rows.append(Row(locker, "5 nodes", found))
-    assert found.acquisitions > 5
     if locker == OURS:
         assert found.total == 0, found
 
@@ -110,7 +128,6 @@ def test_locks_on_one_server(locker: str, rows: list[Row], tmp_path: Path) -> No
         proxy = stack.enter_context(Proxy(server.port))
         found = contend(tmp_path, locker, [proxy], [restarts(Servers([server]))] * 2)
     rows.append(Row(locker, "1 server, restarted", found))
-    assert found.acquisitions > 5
 
 
 @pytest.mark.parametrize("locker", list(ON_ONE)[: 2 if IS_SHORT else None])
@@ -142,7 +159,6 @@ def test_locks_on_one_server_with_a_replica(locker: str, rows: list[Row], tmp_pa
 
         found = contend(tmp_path, locker, [to_clients], [Nemesis("failover", failover)] * 3)
     rows.append(Row(locker, "1 server with a replica", found))
-    assert found.acquisitions > 5
     # A short run may strike just as nobody has it.
     assert found.overlaps > 0 or IS_SHORT, "no lock was held that the replica had not heard of"
 

@@ -84,17 +84,23 @@ class Attempt:
         published nevertheless; run after that, the message would store RETRY over its result.
 
         Raises:
-            AlreadyDone: The retry has run.
+            AlreadyDone: The retry has run, or another copy of the message.
+            LockHeld: The lease has expired meanwhile, and another execution holds the lock.
             QuorumUnavailable: Fewer nodes than a quorum could answer.
         """
         request = self.message.request
         if not (self.message.task.acks_late and is_copy(request) and mark_to_heed(request)):
             return lease
         try:
-            return self._ask(supersedes=lease.owner, unless_done=done_label_of_retry(request))
+            again = self._ask(supersedes=lease.owner, unless_done=done_label_of_retry(request))
         except BaseException:
             release_or_warn(self.message.redlock.release, lease)
             raise
+        if not lease.lost:
+            return again
+        # This process stood still between the two. Another copy may have run in the gap.
+        self.release(again)
+        return self.unless_retried(self.acquire())
 
     def release(self, lease: Lease) -> None:
         """Release a lease under which no body has run."""

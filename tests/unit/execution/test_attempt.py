@@ -260,6 +260,18 @@ def test_a_copy_whose_retry_has_not_run_gets_a_new_lease(
     assert node.owner_of("t") == again.owner
 
 
+def test_a_copy_that_stood_still_heeds_what_has_run_since(
+    new_attempt: NewAttempt, node: OneNode
+) -> None:
+    attempt = new_attempt({"acks_late": True}, redelivered=True)
+    lease = attempt.acquire()
+    node.clock.sleep(31.0)
+    node.done.add(("t", MARK))
+    with pytest.raises(AlreadyDone):
+        attempt.unless_retried(lease)
+    assert node.held == {}
+
+
 @pytest.mark.parametrize(("late", "redelivered"), [(False, True), (True, False)])
 def test_only_a_copy_of_a_late_acked_message_looks_for_a_retry(
     new_attempt: NewAttempt, node: OneNode, late: bool, redelivered: bool

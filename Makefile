@@ -45,7 +45,7 @@ test: $(VENV)/.test ## Run the tests, after setting up everything they need
 unit: $(VENV)/.test ## Run the tests that need no worker, in about a minute
 	$(FAST_TESTS) $(or $(TESTS),tests/unit tests/contract tests/model tests/simulation)
 
-simulate: $(VENV)/.test ## Run the lock in virtual time, SCHEDULES (100000) with faults from seed SEED (1)
+simulate: $(VENV)/.test ## Run the lock and tasks in virtual time, SCHEDULES (100000) with faults from seed SEED (1)
 	nice $(BIN)/python -m tests.simulation --schedules $(or $(SCHEDULES),100000) --seed $(or $(SEED),1) \
 	    $(SIMULATE_SECONDS:%=--seconds %) $(if $(CONTROLS),--controls)
 

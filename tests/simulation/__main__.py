@@ -13,8 +13,9 @@ from multiprocessing import get_context
 
 from tests.support.evidence import record
 
-from .bugs import KNOWN_SEEDS
+from .bugs import SEEDS
 from .campaign import Counts, campaign, control, explained
+from .tasks.schedule import FIRST_SEED
 
 _SLICE = 200
 _MOST = 20_000
@@ -25,6 +26,9 @@ def main() -> int:
     """Run schedules; print what was found; return 1 if a schedule failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--schedules", type=int, default=100_000)
+    parser.add_argument(
+        "--calls", type=int, help="schedules of calls; a fifth as many, if not given"
+    )
     parser.add_argument("--seed", type=int, default=1, help="seed of the first schedule")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
@@ -42,10 +46,13 @@ def main() -> int:
     # Spawned: each process starts alike.
     with get_context("spawn").Pool(options.processes, logging.disable) as pool:
         most = _MOST if options.controls else 1
-        for found in pool.imap_unordered(control, [(bug, most) for bug in KNOWN_SEEDS]):
+        for found in pool.imap_unordered(control, [(bug, most) for bug in SEEDS]):
             controls.append(found)
             _say(f"control {found}")
-        slices = _slices(options.seed, options.schedules)
+        calls = options.schedules // 5 if options.calls is None else options.calls
+        slices = _in_turn(
+            _slices(options.seed, options.schedules), _slices(FIRST_SEED + options.seed, calls)
+        )
         waiting = [
             pool.apply_async(campaign, (one,))
             for one in itertools.islice(slices, options.processes)
@@ -58,7 +65,8 @@ def main() -> int:
                 ]
     seconds = round(time.monotonic() - began, 1)
     _say(
-        f"{whole.schedules} schedules from seed {options.seed}, {whole.acquisitions} acquisitions, "
+        f"{whole.schedules} schedules from seed {options.seed}, {whole.of_calls} of them of calls, "
+        f"{whole.acquisitions} acquisitions, {sum(whole.endings.values())} endings of messages, "
         f"{sum(whole.faults.values())} faults, {len(whole.failed)} violations, {seconds} s"
     )
     for seed, violation in whole.failed[:20]:
@@ -68,6 +76,8 @@ def main() -> int:
     record(
         "simulation",
         schedules=whole.schedules,
+        schedules_of_calls=whole.of_calls,
+        endings_of_messages=dict(sorted(whole.endings.items())),
         acquisitions=whole.acquisitions,
         faults=dict(sorted(whole.faults.items())),
         violations=len(whole.failed),
@@ -87,6 +97,11 @@ def _say(text: str) -> None:
 def _slices(first: int, count: int) -> Iterator[range]:
     for start in range(first, first + count, _SLICE):
         yield range(start, min(start + _SLICE, first + count))
+
+
+def _in_turn(*all_slices: Iterator[range]) -> Iterator[range]:
+    for slices in itertools.zip_longest(*all_slices):
+        yield from (one for one in slices if one)
 
 
 if __name__ == "__main__":

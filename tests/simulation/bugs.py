@@ -26,6 +26,8 @@ from celery_redlock.redlock.rounds import Rounds
 from celery_redlock.redlock.unsettled import UnsettledReleases
 
 from .servers import Server
+from .tasks.bugs import BUGS as OF_TASKS
+from .tasks.bugs import KNOWN_SEEDS as SEEDS_OF_TASKS
 
 Bug = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, Bug] = {}
@@ -49,7 +51,8 @@ KNOWN_SEEDS = {
     "nobody_is_woken": 1_000_126,
     WITHOUT_GUARD: 1_000_802,
 }
-"""A seed that found each bug."""
+"""A seed that found each bug of the lock."""
+SEEDS = KNOWN_SEEDS | SEEDS_OF_TASKS
 
 
 def _bug(make: Bug) -> Bug:
@@ -195,6 +198,7 @@ def _nobody_is_woken(patch: pytest.MonkeyPatch) -> None:
 def with_bug(name: str | None) -> Iterator[None]:
     """Let the code have this bug."""
     with pytest.MonkeyPatch.context() as patch:
-        if name in BUGS:
-            BUGS[name](patch)
+        bugs = BUGS | OF_TASKS
+        if name in bugs:
+            bugs[name](patch)
         yield

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from .bugs import KNOWN_SEEDS, WITHOUT_GUARD, with_bug
-from .installation import Simulated, installed
+from .bugs import SEEDS as KNOWN_SEEDS
+from .bugs import WITHOUT_GUARD, with_bug
+from .installation import installed
 from .run import Outcome, run
 from .schedule import Schedule, smaller
 from .shapes import schedule_of
+from .tasks import bugs as bugs_of_tasks
+from .tasks.apps import App, installed_apps
+from .tasks.run import TaskRun
+from .tasks.schedule import FIRST_SEED, Traffic, smaller_traffic
 
 _COLLECT_EVERY = 100
 _FRESH_SEED = 2_000_000
@@ -23,20 +29,26 @@ class Counts:
 
     Attributes:
         schedules: Number of schedules.
+        of_calls: How many of them are of calls.
         acquisitions: Number of leases.
         faults: Faults that struck, by kind.
+        endings: How messages have ended, by kind.
         failed: Seed and violation of each schedule that failed.
     """
 
     schedules: int = 0
+    of_calls: int = 0
     acquisitions: int = 0
     faults: Counter[str] = field(default_factory=Counter)
+    endings: Counter[str] = field(default_factory=Counter)
     failed: list[tuple[int, str]] = field(default_factory=list)
 
     def add(self, other: Counts) -> None:
         self.schedules += other.schedules
+        self.of_calls += other.of_calls
         self.acquisitions += other.acquisitions
         self.faults.update(other.faults)
+        self.endings.update(other.endings)
         self.failed += other.failed
 
 
@@ -50,12 +62,14 @@ def campaign(
     gc.collect()
     gc.freeze()
     try:
-        with installed() as simulated, with_bug(bug):
+        with _ready(bug) as run_once:
             for seed in seeds:
-                outcome = run(simulated, schedule_of(seed), guard=bug != WITHOUT_GUARD)
+                outcome = run_once(schedule_of(seed), False)
                 counts.schedules += 1
+                counts.of_calls += seed >= FIRST_SEED
                 counts.acquisitions += outcome.acquired
                 counts.faults.update(outcome.struck)
+                counts.endings.update(outcome.endings)
                 if outcome.violation:
                     counts.failed.append((seed, str(outcome.violation)))
                     if stops_at_first:
@@ -71,7 +85,8 @@ def campaign(
 def control(sought: tuple[str, int]) -> dict[str, object]:
     """Look for a bug in so many fresh schedules, or for 1 in the one that is known to find it."""
     bug, most = sought
-    first = KNOWN_SEEDS[bug] if most == 1 else _FRESH_SEED
+    fresh = _FRESH_SEED + (FIRST_SEED if bug in bugs_of_tasks.BUGS else 0)
+    first = KNOWN_SEEDS[bug] if most == 1 else fresh
     counts = campaign(range(first, first + most), bug, stops_at_first=True)
     kind = counts.failed[0][1].partition(":")[0] if counts.failed else "none"
     found: dict[str, object] = {"bug": bug, "found as": kind}
@@ -80,30 +95,54 @@ def control(sought: tuple[str, int]) -> dict[str, object]:
 
 def traced(schedule: Schedule, bug: str | None = None) -> Outcome:
     """Run one schedule, and note what happens."""
-    with installed() as simulated, with_bug(bug):
-        return _once(simulated, schedule, bug, is_traced=True)
+    with _ready(bug) as run_once, _without_collection():
+        return run_once(schedule, True)
 
 
 def shrunk(schedule: Schedule, kind: str, bug: str | None = None) -> Schedule:
     """Return a schedule that is as small as can be, and fails in the same way."""
-    with installed() as simulated, with_bug(bug):
+    with _ready(bug) as run_once, _without_collection():
         is_smaller = True
         while is_smaller:
             is_smaller = False
-            for candidate in smaller(schedule):
-                violation = _once(simulated, candidate, bug).violation
+            for candidate in _smaller(schedule):
+                violation = run_once(candidate, False).violation
                 if violation and violation.kind == kind:
                     schedule, is_smaller = candidate, True
                     break
     return schedule
 
 
-def _once(
-    simulated: Simulated, schedule: Schedule, bug: str | None, *, is_traced: bool = False
-) -> Outcome:
+def _smaller(schedule: Schedule) -> Iterator[Schedule]:
+    if isinstance(schedule, Traffic):
+        return smaller_traffic(schedule)
+    return smaller(schedule)
+
+
+@contextmanager
+def _ready(bug: str | None) -> Iterator[Callable[[Schedule, bool], Outcome]]:
+    """Yield a function that runs a schedule, and notes what happens if its second argument says so.
+
+    Celery's apps are made when the first schedule needs them.
+    """
+    apps: list[App] = []
+    with installed() as simulated, with_bug(bug), ExitStack() as stack:
+
+        def run_once(schedule: Schedule, is_traced: bool) -> Outcome:
+            if not isinstance(schedule, Traffic):
+                return run(simulated, schedule, is_traced=is_traced, guard=bug != WITHOUT_GUARD)
+            if not apps:
+                apps.extend(stack.enter_context(installed_apps(simulated)))
+            return TaskRun(simulated, schedule, apps, is_traced=is_traced).outcome()
+
+        yield run_once
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
     gc.disable()
     try:
-        return run(simulated, schedule, is_traced=is_traced, guard=bug != WITHOUT_GUARD)
+        yield
     finally:
         gc.enable()
 

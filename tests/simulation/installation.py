@@ -123,7 +123,7 @@ class _Queue:
         return not self._items
 
 
-class _Chance:
+class Chance:
     """Stands in for the modules `random` and `secrets`."""
 
     def __init__(self, simulated: Simulated) -> None:
@@ -139,7 +139,7 @@ class _Chance:
         return f"{self._simulated.now().chance.getrandbits(8 * count):0{2 * count}x}"
 
 
-class _HereOnly:
+class HereOnly:
     """A module of which some names are others in this thread."""
 
     def __init__(self, original: Any, others: dict[str, Any]) -> None:
@@ -167,7 +167,7 @@ def _here(original: Callable[..., Any], other: Callable[..., Any]) -> Callable[.
 def installed() -> Iterator[Simulated]:
     """Let this thread's locks be simulated."""
     simulated = Simulated()
-    chance = _Chance(simulated)
+    chance = Chance(simulated)
 
     def start(run: Callable[[], None], name: str) -> None:
         process = simulated.now()
@@ -190,24 +190,24 @@ def installed() -> Iterator[Simulated]:
     # What is logged as unexpected fails the run.
     logged = {"error": fail, "exception": fail}
     places: list[tuple[Any, str, Any]] = [
-        (keeper_thread, "logger", _HereOnly(keeper_thread.logger, logged)),
-        (keeper, "logger", _HereOnly(keeper.logger, logged)),
-        (connection_set, "logger", _HereOnly(connection_set.logger, logged)),
-        (backoff, "random", _HereOnly(random, chances)),
-        (node, "random", _HereOnly(random, chances)),
-        (waiters, "random", _HereOnly(random, chances)),
-        (lease, "secrets", _HereOnly(secrets, chances)),
+        (keeper_thread, "logger", HereOnly(keeper_thread.logger, logged)),
+        (keeper, "logger", HereOnly(keeper.logger, logged)),
+        (connection_set, "logger", HereOnly(connection_set.logger, logged)),
+        (backoff, "random", HereOnly(random, chances)),
+        (node, "random", HereOnly(random, chances)),
+        (waiters, "random", HereOnly(random, chances)),
+        (lease, "secrets", HereOnly(secrets, chances)),
         (
             connection_set,
             "queue",
-            _HereOnly(queue, {"SimpleQueue": lambda: _Queue(simulated.now())}),
+            HereOnly(queue, {"SimpleQueue": lambda: _Queue(simulated.now())}),
         ),
         (connection_set, "new_poller", _here(new_poller, poller)),
         (handshake, "new_poller", _here(new_poller, poller)),
         (keeper_thread, "Wakeup", _here(Wakeup, lambda: _Wakeup(simulated.now()))),
         (subscriptions, "Wakeup", _here(Wakeup, lambda: _Wakeup(simulated.now()))),
         (waiters, "SimpleQueue", _here(queue.SimpleQueue, lambda: _Queue(simulated.now()))),
-        (waiters, "logger", _HereOnly(waiters.logger, logged)),
+        (waiters, "logger", HereOnly(waiters.logger, logged)),
         (redis_py, "Connector", _here(redis_py.Connector, connector)),
         (dispatch, "start_thread", _here(dispatch.start_thread, start)),
         (dispatch, "start_beside", _here(dispatch.start_beside, start)),

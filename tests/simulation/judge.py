@@ -93,6 +93,13 @@ class Judge:
         if len(held) > 1:
             self.look()
 
+    def note_superseded(self, process: Process, owner: str | None) -> None:
+        """Note that a process has replaced an owner: its own lease ends with that."""
+        for held in self._held.values():
+            held[:] = [
+                one for one in held if one.lease.owner != owner or one.process is not process
+            ]
+
     def note_reserved(self, key: str) -> None:
         """Note a reservation, of whose end waiters are not told."""
         self._free_since.pop(key, None)

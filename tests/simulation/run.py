@@ -24,6 +24,7 @@ from .schedule import (
     RATE,
     RESERVED_S,
     Client,
+    Fault,
     Schedule,
     Use,
 )
@@ -46,22 +47,33 @@ class Outcome:
         acquired: Number of leases.
         struck: Faults that struck, by kind.
         trace: What happened, if it was noted.
+        endings: How messages have ended, counted.
     """
 
     violation: Violation | None = None
     acquired: int = 0
     struck: Counter[str] = field(default_factory=Counter)
     trace: list[str] = field(default_factory=list)
+    endings: Counter[str] = field(default_factory=Counter)
 
 
 def run(
     simulated: Simulated, schedule: Schedule, *, is_traced: bool = False, guard: bool = True
 ) -> Outcome:
     """Run a schedule."""
-    return _Run(simulated, schedule, is_traced=is_traced, guard=guard).outcome()
+    return Run(simulated, schedule, is_traced=is_traced, guard=guard).outcome()
 
 
-class _Run:
+class Run:
+    """One run of clients that use the lock.
+
+    Args:
+        simulated: Where the ways of processes to nodes are noted.
+        schedule: What is to happen.
+        is_traced: Whether what happens is noted.
+        guard: Whether nodes that were restarted do not vote for a while.
+    """
+
     def __init__(
         self, simulated: Simulated, schedule: Schedule, *, is_traced: bool, guard: bool
     ) -> None:
@@ -78,9 +90,9 @@ class _Run:
         world.after_switch = self.judge.after_switch
         self.links: list[list[Link]] = []
         self.processes: list[Process] = []
-        self.locks: list[TaskLock] = []
+        self.locks: list[tuple[Process, TaskLock]] = []
         self.struck: Counter[str] = Counter()
-        urls = [f"redis://{server.name}" for server in self.servers]
+        self._guard = guard
         seeds = random.Random(schedule.seed)
         for number, client in enumerate(schedule.clients):
             chance = random.Random(seeds.getrandbits(64))
@@ -96,27 +108,42 @@ class _Run:
                 simulated.links[process.name, server.name] = link
             self.links.append(links)
             self.processes.append(process)
-            if not client.uses:
-                continue
             simulated.process = process
-            redlock = TaskLock(
-                urls, node_timeout=NODE_TIMEOUT_S, max_ttl=MAX_TTL_S, max_clock_skew=MAX_SKEW_S,
-                restart_guard=guard, idle_timeout=_IDLE_S, clock=process,
-            )  # fmt: skip
-            redlock.log = lambda event: None
-            self.locks.append(redlock)
-            redlock.release = _judged(self.judge, redlock)  # type: ignore[method-assign]
-            body = _body(self, process, redlock, client)
-            process.main = world.start(process, "main", body)
+            self.start(client, process)
         faults = Faults(world, self.servers, self.links, schedule.slowness, self.struck)
         for fault in schedule.faults:
-            world.at(1000.0 + fault.at, faults.strike, fault)
+            world.at(1000.0 + fault.at, self.strike, (faults, fault))
+
+    def start(self, client: Client, process: Process) -> None:
+        """Let a client begin."""
+        if not client.uses:
+            return
+        redlock = self.new_lock(process)
+        redlock.release = _judged(self.judge, redlock)  # type: ignore[method-assign]
+        body = _body(self, process, redlock, client)
+        process.main = self.world.start(process, "main", body)
+
+    def new_lock(self, process: Process) -> TaskLock:
+        """Return the lock of a process."""
+        redlock = TaskLock(
+            [f"redis://{server.name}" for server in self.servers], node_timeout=NODE_TIMEOUT_S,
+            max_ttl=MAX_TTL_S, max_clock_skew=MAX_SKEW_S, restart_guard=self._guard,
+            idle_timeout=_IDLE_S, clock=process,
+        )  # fmt: skip
+        redlock.log = lambda event: None
+        self.locks.append((process, redlock))
+        return redlock
+
+    def strike(self, struck: tuple[Faults, Fault]) -> None:
+        """Begin a fault."""
+        faults, fault = struck
+        faults.strike(fault)
 
     def outcome(self) -> Outcome:
         violation = None
         try:
             self.world.run()
-            self._look_for_rest()
+            self.look_for_rest()
         except Violation as seen:
             violation = seen
         except Stuck as error:
@@ -142,20 +169,9 @@ class _Run:
 
     # ---- what is left
 
-    def _look_for_rest(self) -> None:
-        if self.world.tasks:
-            names = [
-                f"{task.process.name} {task.name}"
-                for task in self.world.tasks
-                if not task.process.is_dead
-            ]
-            if names:
-                raise Violation("rest", f"threads still wait: {names}")
-        for redlock, process in zip(self.locks, self._users(), strict=True):
-            if process.is_dead:
-                continue
-            if redlock.keeper.kept() or redlock.keeper._has_work():
-                raise Violation("rest", f"the keeper of {process.name} still has work")
+    def look_for_rest(self) -> None:
+        """Judge what is left when nothing happens any more."""
+        self.look_for_work()
         is_undisturbed = not self.struck and not any(one.struck for one in self.processes)
         has_crashed = any(one.is_dead for one in self.processes)
         if has_crashed:
@@ -167,15 +183,22 @@ class _Run:
             if len(having) > allowed:
                 raise Violation("rest", f"{key!r} stays on {having}")
 
-    def _users(self) -> list[Process]:
-        return [
-            process
-            for process, client in zip(self.processes, self.schedule.clients, strict=True)
-            if client.uses
-        ]
+    def look_for_work(self) -> None:
+        """Judge whether a process that lives still has something to do."""
+        if self.world.tasks:
+            names = [
+                f"{task.process.name} {task.name}"
+                for task in self.world.tasks
+                if not task.process.is_dead
+            ]
+            if names:
+                raise Violation("rest", f"threads still wait: {names}")
+        for process, redlock in self.locks:
+            if not process.is_dead and (redlock.keeper.kept() or redlock.keeper._has_work()):
+                raise Violation("rest", f"the keeper of {process.name} still has work")
 
 
-def _body(run: _Run, process: Process, redlock: TaskLock, client: Client) -> Callable[[], None]:
+def _body(run: Run, process: Process, redlock: TaskLock, client: Client) -> Callable[[], None]:
     """Return what a client does: its uses, and one more when all faults are over."""
     judge, world = run.judge, run.world
 

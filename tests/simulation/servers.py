@@ -124,6 +124,10 @@ class Server(SimulatedNode):
         """Return who has the lock `key` here."""
         return self._get(lock_keys(PREFIX, key)[0])
 
+    def locked(self) -> list[str]:
+        """Return the keys of locks that somebody has here."""
+        return sorted(key for key in list(self._data) if key[-1] == "}" and self._get(key))
+
     def _do_info(self, section: str) -> bytes:
         if section == "replication":
             return b"# Replication\r\nrole:master\r\n"

@@ -20,12 +20,15 @@ from .schedule import (
     Schedule,
     Use,
 )
+from .tasks.schedule import FIRST_SEED, traffic_of
 
 _TTLS = (0.08, 0.2, 0.6, MAX_TTL_S)
 
 
 def schedule_of(seed: int) -> Schedule:
-    """Return the schedule of a seed."""
+    """Return the schedule of a seed: from `FIRST_SEED` on, one of calls."""
+    if seed >= FIRST_SEED:
+        return traffic_of(seed)
     chance = random.Random(seed)
     number = chance.random()
     return next(make for share, make in _SHAPES if number < share)(chance, seed)

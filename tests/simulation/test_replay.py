@@ -11,18 +11,20 @@ from tests.support.root import ROOT
 from .bugs import KNOWN_SEEDS
 from .campaign import explained, shrunk, traced
 from .shapes import schedule_of
+from .tasks.schedule import FIRST_SEED
 
 _PRINT = """
 from tests.simulation.campaign import traced
 from tests.simulation.shapes import schedule_of
-for seed in range({first}, {last}):
+for seed in {seeds}:
     print("\\n".join(traced(schedule_of(seed)).trace))
 """
 
 
 def test_a_seed_replays_byte_for_byte_in_another_process() -> None:
-    code = _PRINT.format(first=0, last=8)
-    here = "".join("\n".join(traced(schedule_of(seed)).trace) + "\n" for seed in range(8))
+    seeds = [*range(8), *range(FIRST_SEED, FIRST_SEED + 4)]
+    code = _PRINT.format(seeds=seeds)
+    here = "".join("\n".join(traced(schedule_of(seed)).trace) + "\n" for seed in seeds)
     made = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "7"}, capture_output=True, check=True,

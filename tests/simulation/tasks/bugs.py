@@ -1,0 +1,113 @@
+"""Bugs put into the execution of messages and its policies, that a simulation must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery.exceptions import Ignore, Reject
+
+from celery_redlock.execution import attempt, entry, execution, no_quorum, outcomes, policies
+from celery_redlock.execution.attempt import Attempt
+from celery_redlock.execution.message import Message
+from celery_redlock.execution.policies import skip
+from celery_redlock.messages import requeue
+from celery_redlock.messages.headers import is_of
+from celery_redlock.redlock.errors import LockHeld
+
+Bug = Callable[[pytest.MonkeyPatch], None]
+BUGS: dict[str, Bug] = {}
+KNOWN_SEEDS = {
+    "acknowledged_though_not_published": 1_000_010_016,
+    "acknowledged_before_published": 1_000_030_004,
+    "copy_is_a_duplicate": 1_000_030_004,
+    "copy_runs_beside": 1_000_030_004,
+    "copy_is_dropped": 1_000_030_007,
+    "done_mark_is_ignored": 1_000_030_004,
+    "done_before_the_result": 1_000_030_108,
+    "copy_stores_a_result": 1_000_030_004,
+    "runs_without_a_quorum": 1_000_030_007,
+}
+"""A seed that found each bug."""
+
+
+def _bug(make: Bug) -> Bug:
+    BUGS[make.__name__.removeprefix("_")] = make
+    return make
+
+
+@_bug
+def _acknowledged_though_not_published(patch: pytest.MonkeyPatch) -> None:
+    publish = requeue.requeue_message
+
+    def requeue_message(*args: Any, **how: Any) -> float:
+        try:
+            return publish(*args, **how)
+        except Reject:
+            return 0.0
+
+    patch.setattr(requeue, "requeue_message", requeue_message)
+
+
+@_bug
+def _acknowledged_before_published(patch: pytest.MonkeyPatch) -> None:
+    publish = requeue.requeue_message
+
+    def requeue_message(task: Any, *args: Any, **how: Any) -> float:
+        task.app.part.request.acknowledge()
+        return publish(task, *args, **how)
+
+    patch.setattr(requeue, "requeue_message", requeue_message)
+
+
+@_bug
+def _copy_is_a_duplicate(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(policies, "is_of", lambda *_: False)
+    patch.setattr(attempt, "is_of", lambda *_: False)
+
+
+@_bug
+def _copy_runs_beside(patch: pytest.MonkeyPatch) -> None:
+    """A copy takes the lock from its original, which may be running."""
+    second = Attempt._second_attempt
+
+    def again(self: Attempt, held: LockHeld, *, is_holding: bool) -> dict[str, Any] | None:
+        if is_of(held.owner, self.message.request):
+            return {"supersedes": held.owner}
+        return second(self, held, is_holding=is_holding)
+
+    patch.setattr(Attempt, "_second_attempt", again)
+
+
+@_bug
+def _copy_is_dropped(patch: pytest.MonkeyPatch) -> None:
+    def park(message: Message, reason: Exception, after: float) -> None:
+        raise Ignore from reason
+
+    patch.setattr(outcomes, "park", park)
+
+
+@_bug
+def _done_mark_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(attempt, "mark_to_heed", lambda _: None)
+
+
+@_bug
+def _done_before_the_result(patch: pytest.MonkeyPatch) -> None:
+    """The done mark that a run leaves with its lock counts before the result is stored."""
+    for module in (entry, execution):
+        patch.setattr(module, "is_provisional", lambda _: False)
+
+
+@_bug
+def _copy_stores_a_result(patch: pytest.MonkeyPatch) -> None:
+    def end_copy(message: Message) -> None:
+        skip.apply(message, LockHeld(message.key, None, 0.0, owner="0:nobody@nowhere"))
+
+    patch.setattr(outcomes, "end_copy", end_copy)
+
+
+@_bug
+def _runs_without_a_quorum(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(no_quorum, "end", lambda message, _: message.body(None))

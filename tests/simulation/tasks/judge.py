@@ -1,0 +1,278 @@
+"""The judge of executions: what became of each message, and whether that was right."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from celery import states
+from kombu.exceptions import OperationalError
+
+from celery_redlock.messages.done_marks import done_label
+from celery_redlock.redlock.errors import LeaseLost, LockHeld, QuorumUnavailable
+from celery_redlock.redlock.lease import task_of
+from tests.simulation.judge import Violation
+from tests.simulation.servers import short
+from tests.simulation.world import World
+
+from .broker import Broker, Copy
+from .holders import Holders
+from .schedule import FORGETTING, ON_BROKER, Call, Traffic
+
+if TYPE_CHECKING:
+    from .worker import Worker
+
+_FINAL = (states.SUCCESS, states.FAILURE, states.REVOKED)
+
+
+@dataclass(slots=True, eq=False)
+class Execution:
+    """One execution of a message.
+
+    Attributes:
+        worker: Who executes it.
+        task_id: Its task.
+        began: When, seconds.
+        conflict: The conflict that it was told of last, and what that was to become.
+        has_run: Whether the body has come to its end.
+    """
+
+    worker: Worker
+    task_id: str
+    began: float
+    conflict: tuple[LockHeld, str] | None = None
+    has_run: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Story:
+    """What happened to one call.
+
+    Attributes:
+        state: Result that is stored; "": none yet.
+        began: When its bodies began.
+        ended: When its bodies ended.
+        dropped_for: Id of the task for which it was not run, if it was not.
+        is_excused: Whether it was lost as Celery loses messages that are acknowledged early.
+    """
+
+    call: Call
+    state: str = ""
+    began: list[float] = field(default_factory=list)
+    ended: list[float] = field(default_factory=list)
+    dropped_for: str | None = None
+    is_excused: bool = False
+
+
+class TaskJudge:
+    """The judge of executions, besides the one of leases.
+
+    Args:
+        world: Time.
+        traffic: The schedule.
+        broker: The broker.
+        locks: Who has held which lock.
+        calms_at: When nothing strikes any more, seconds.
+
+    Attributes:
+        workers: All workers.
+        is_all_called: Whether the client has made its calls.
+        endings: How messages have ended, counted.
+    """
+
+    def __init__(
+        self, world: World, traffic: Traffic, broker: Broker, locks: Holders, calms_at: float
+    ) -> None:
+        self.workers: list[Worker] = []
+        self.is_all_called = False
+        self.endings: Counter[str] = Counter()
+        self._world = world
+        self._traffic = traffic
+        self._broker = broker
+        self._locks = locks
+        self._calms_at = calms_at
+        self._stories: dict[str, _Story] = {}
+        broker.on_gone = self._note_gone
+        broker.on_arrived = self._wake_workers
+
+    def is_over(self) -> bool:
+        """Return whether workers may stop: nothing is left to be done."""
+        is_calm = self._world.time >= self._calms_at and self.is_all_called
+        is_over = is_calm and self._broker.is_empty() and not self._in_hand()
+        if is_over:
+            self._wake_workers()
+        return is_over
+
+    def _wake_workers(self) -> None:
+        for worker in self.workers:
+            if worker.is_idle and worker.process.main:
+                self._world.wake(worker.process.main)
+
+    def _in_hand(self) -> list[str]:
+        """Return the ids of tasks whose messages are acknowledged, and being executed."""
+        alive = [worker for worker in self.workers if not worker.process.is_dead]
+        return [worker.in_hand for worker in alive if worker.in_hand]
+
+    # ---- what happens
+
+    def note_called(self, task_id: str, call: Call) -> None:
+        """Note that the client is about to publish a call."""
+        self._stories[task_id] = _Story(call)
+
+    def note_begun(self, worker: Worker, copy: Copy) -> Execution:
+        """Note that a worker begins to execute a message."""
+        self._world.note(f"{worker.process.name} executes {copy.task_id} #{copy.tag}")
+        return Execution(worker, copy.task_id, self._world.time)
+
+    def note_conflict(self, task_id: str, error: LockHeld, becomes: str) -> None:
+        """Note what an execution tells of a conflict."""
+        current = self._world.current
+        for worker in self.workers:
+            if current and worker.process is current.process and worker.execution:
+                worker.execution.conflict = (error, becomes)
+                self._world.note(
+                    f"{worker.process.name} {becomes} {task_id} for {short(str(error.owner))}"
+                    f"{' contended' if error.contended else ''}"
+                )
+
+    def note_body(self, execution: Execution, task: Any) -> None:
+        """Judge a body that begins."""
+        lease, request = task.lease, task.request
+        name = execution.task_id
+        self._world.note(f"{execution.worker.process.name} runs {name}")
+        if lease is None or not self._locks.knows(lease.owner):
+            self._fail("unlocked", f"{name} runs without a lease")
+        # A process that stood still begins with a lost lease, and is interrupted at once.
+        is_lost = lease is not None and lease.lost
+        if done_label(request) in self._locks.done and self._remembers() and not is_lost:
+            self._fail("twice", f"{name} runs again, though its done mark is set")
+        self._stories[name].began.append(self._world.time)
+
+    def note_stored(
+        self, execution: Execution | None, task_id: str, state: str, result: Any
+    ) -> None:
+        """Judge a result that is stored."""
+        story = self._stories[task_id]
+        self._world.note(f"result of {task_id}: {state} {result!r:.60}")
+        if execution is None or execution.task_id != task_id:
+            self._fail("result", f"{state} is stored for {task_id}, which is not executed here")
+            return
+        if story.state == states.SUCCESS and story.ended and state != states.SUCCESS:
+            if self._is_overtaken(execution, story, state, result):
+                return
+            self._fail("result", f"{state} is stored over the result of {task_id}, which has run")
+        story.state = state
+        self._judge_result(execution, story, result)
+
+    def _is_overtaken(self, execution: Execution, story: _Story, state: str, result: Any) -> bool:
+        """Return whether a result may be stored though the message has run.
+
+        Celery publishes a retry before it stores RETRY: the retry may have ended by then. So may a
+        copy, while a process stands still that has seen that its lease is lost. And without a
+        quorum nobody knows whether another copy has run.
+        """
+        is_late = execution.began < max(story.ended)
+        if state == states.RETRY and self._traffic.policy == "coalesce":
+            # A copy that had the pending slot runs once more, for those that relied on it.
+            story.state = state
+            return True
+        return (is_late and (state == states.RETRY or isinstance(result, LeaseLost))) or (
+            state == states.RETRY and isinstance(result, QuorumUnavailable)
+        )
+
+    def _judge_result(self, execution: Execution, story: _Story, result: Any) -> None:
+        becomes = execution.conflict[1] if execution.conflict else ""
+        match story.state:
+            case states.SUCCESS if execution.has_run:
+                story.ended.append(self._world.time)
+                self.endings["run"] += 1
+            case states.SUCCESS | states.REVOKED if becomes in ("complete", "skip", "wait"):
+                self.endings["dropped"] += 1
+                story.dropped_for = self._judge_holder(execution)
+            case states.FAILURE if isinstance(result, LockHeld) and becomes == "raise":
+                self.endings["raised"] += 1
+                if not result.contended:
+                    self._judge_holder(execution)
+            case states.FAILURE if isinstance(result, LeaseLost):
+                self.endings["aborted"] += 1
+            case states.FAILURE if isinstance(result, OperationalError) and self._was_struck():
+                self.endings["not published"] += 1
+            case states.RETRY:
+                self.endings["handed on"] += 1
+            case _:
+                self._fail("result", f"{story.state} of {execution.task_id}: {result!r}")
+
+    def note_executed(self, execution: Execution) -> None:
+        """Judge what is left of a message that was acknowledged before its execution."""
+        self._note_gone(execution.task_id)
+
+    def note_dead(self, worker: Worker) -> None:
+        """Excuse the message that a dead worker had acknowledged early."""
+        if worker.in_hand:
+            self._stories[worker.in_hand].is_excused = True
+            self.endings["lost early"] += 1
+
+    def _note_gone(self, task_id: str) -> None:
+        """Judge a message that has left the broker."""
+        if self._broker.has(task_id) or task_id in self._in_hand():
+            return
+        story = self._stories[task_id]
+        if story.state not in _FINAL and not story.is_excused:
+            self._fail("lost", f"no copy of {task_id} is left, and it has not ended: {story.state}")
+
+    # ---- whether that was right
+
+    def _judge_holder(self, execution: Execution) -> str:
+        """Judge the holder that an execution has met, and return its task's id."""
+        assert execution.conflict
+        held, name = execution.conflict[0], execution.task_id
+        holder = str(task_of(held.owner))
+        if holder == name:
+            self._fail("holder", f"{name} ends for itself")
+        elif not self._locks.held_since(execution.began, str(held.owner)):
+            self._fail("holder", f"{name} ends for {holder}, which holds nothing")
+        return holder
+
+    def judge_end(self) -> None:
+        """Judge what became of all calls."""
+        for name, story in self._stories.items():
+            if name not in self._broker.arrived or story.is_excused:
+                continue
+            if story.state not in _FINAL:
+                self._fail("lost", f"{name} has not ended: {story.state or 'nothing is stored'}")
+            elif story.dropped_for:
+                self._judge_chain(name)
+                if self._traffic.policy == "coalesce":
+                    self._judge_covered(name, story)
+
+    def _judge_chain(self, name: str) -> None:
+        """Judge whether the one for which a message was dropped has run, or was dropped itself."""
+        seen: list[str] = []
+        holder: str | None = name
+        while holder and holder not in seen:
+            seen.append(holder)
+            story = self._stories[holder]
+            if story.began or story.is_excused or story.state == states.FAILURE:
+                return
+            holder = story.dropped_for
+        self._fail("dropped", f"{' for '.join(seen)}: and nobody has run")
+
+    def _judge_covered(self, name: str, story: _Story) -> None:
+        """Judge whether a run began after a call that was dropped because one is to come."""
+        others = [one for one in self._stories.values() if one.call.key == story.call.key]
+        if any(one.is_excused or one.state == states.FAILURE for one in others):
+            return
+        arrived = self._broker.arrived[name]
+        if not any(began >= arrived for one in others for began in one.began):
+            self._fail("event", f"no run began after {name} was published, which was dropped")
+
+    def _remembers(self) -> bool:
+        forgot = any(fault.kind in FORGETTING for fault in self._traffic.faults)
+        return not forgot and self._traffic.policy != "coalesce"
+
+    def _was_struck(self) -> bool:
+        return any(fault.kind in ON_BROKER for fault in self._traffic.faults)
+
+    def _fail(self, kind: str, text: str) -> None:
+        self._world.error = self._world.error or Violation(kind, text)

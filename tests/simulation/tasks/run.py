@@ -1,0 +1,146 @@
+"""One run of a schedule of calls: from the first publication until nothing is left."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from celery_redlock.config import app_lock
+from celery_redlock.execution import running
+from celery_redlock.redlock.errors import LockHeld
+from celery_redlock.signals import lock_conflict
+from tests.simulation.faults import Faults
+from tests.simulation.installation import Simulated
+from tests.simulation.judge import Violation
+from tests.simulation.process import Process
+from tests.simulation.run import Outcome, Run
+from tests.simulation.schedule import HORIZON_S, RATE, Client, Fault
+
+from .apps import App
+from .broker import Broker
+from .holders import Holders
+from .judge import TaskJudge
+from .schedule import DROP, ON_BROKER, REFUSE, SWALLOW, Traffic
+from .worker import Caller, Worker
+
+_CALMS_AT = 1000.0 + HORIZON_S + 2.0
+_BOUND_S = 120.0
+"""In this time after the last fault each message has ended: pauses, done marks, and all turns."""
+_RESERVED_S = 70.0
+"""Longest time for which a pending slot outlives its message: a minute, and a pause."""
+
+
+class TaskRun(Run):
+    """One run of calls.
+
+    Args:
+        simulated: Where the ways of processes to nodes are noted.
+        traffic: What is to happen.
+        apps: An app for each process.
+        is_traced: Whether what happens is noted.
+    """
+
+    def __init__(
+        self, simulated: Simulated, traffic: Traffic, apps: Sequence[App], *, is_traced: bool
+    ) -> None:
+        self._traffic = traffic
+        self._apps = apps
+        self._broker: Any = None
+        super().__init__(simulated, traffic, is_traced=is_traced, guard=True)
+        self.world.at(_CALMS_AT, self._calm)
+        self.world.at(_CALMS_AT + _BOUND_S, self._judge_bound)
+
+    def outcome(self) -> Outcome:
+        """Return what became of the run."""
+        lock_conflict.connect(self._on_conflict)
+        try:
+            outcome = super().outcome()
+        finally:
+            lock_conflict.disconnect(self._on_conflict)
+            for app in self._apps:
+                app_lock._redlocks.pop(app, None)
+        outcome.endings = self._tasks.endings
+        return outcome
+
+    def start(self, client: Client, process: Process) -> None:
+        """Let the client call, or a worker work."""
+        number = len(self.processes) - 1
+        app = self._apps[number]
+        task = app.task_of(self._traffic.policy, self._traffic.acks)
+        if not number:
+            self._prepare()
+            app.part = caller = Caller(process, self._broker, self._tasks)
+            process.main = self.world.start(process, "main", lambda: self._call(caller, task))
+            return
+        redlock = self.new_lock(process)
+        app_lock._redlocks[app] = redlock
+        self._locks.watch(process, redlock)
+        app.part = worker = Worker(
+            process, app, redlock, self._broker, self._tasks, self._traffic.prefetch
+        )
+        self._tasks.workers.append(worker)
+        is_last = number == len(self._traffic.clients) - 1
+        begins_at = _CALMS_AT if is_last else 0.0
+        process.main = self.world.start(process, "main", lambda: worker.work(begins_at))
+
+    def _prepare(self) -> None:
+        chance = random.Random(self._traffic.seed + 1)
+        visibility = self._traffic.visibility
+        self._broker = Broker(self.world, visibility, chance, self.struck)
+        self._locks = Holders(self.world, self.judge)
+        self._tasks = TaskJudge(self.world, self._traffic, self._broker, self._locks, _CALMS_AT)
+        for app in self._apps:
+            app.conf.broker_transport_options = (
+                {"visibility_timeout": visibility} if visibility else {}
+            )
+
+    def _call(self, caller: Caller, task: Any) -> None:
+        caller.call(task, self._traffic.calls)
+        self._tasks.is_all_called = True
+
+    def _on_conflict(self, task_id: str, error: LockHeld, becomes: str, **_: Any) -> None:
+        self._tasks.note_conflict(task_id, error, becomes)
+
+    # ---- faults
+
+    def strike(self, struck: tuple[Faults, Fault]) -> None:
+        """Begin a fault, perhaps of the broker."""
+        fault = struck[1]
+        if fault.kind not in ON_BROKER:
+            super().strike(struck)
+            return
+        self.struck[fault.kind] += 1
+        self.world.note(f"fault {fault.kind} {fault.lasts:g} s of the broker")
+        if fault.kind == REFUSE:
+            self._broker.refuse(fault.lasts)
+        elif fault.kind == SWALLOW:
+            self._broker.swallow(self.processes[fault.client], fault.lasts)
+        elif fault.kind == DROP and not self.processes[fault.client].is_dead:
+            self._tasks.workers[fault.client - 1].reconnect()
+
+    def _calm(self, _: Any) -> None:
+        for process in self.processes:
+            process.stop_strikes()
+        self._tasks.is_over()
+
+    def _judge_bound(self, _: Any) -> None:
+        if not self._tasks.is_over():
+            raise Violation("progress", f"{_BOUND_S:g} s later, there are {self._broker.left()}")
+
+    # ---- what is left
+
+    def look_for_rest(self) -> None:
+        """Judge how each call has ended, and what is left on nodes and in processes."""
+        self.look_for_work()
+        self._tasks.judge_end()
+        alive = {one.name for one in self.processes if not one.is_dead}
+        left = [request.id for request in running.executions if request.hostname in alive]
+        if left or running.left_to_main:
+            raise Violation("rest", f"executions of {left} are left in a process")
+        is_struck = any(fault.kind not in ON_BROKER for fault in self._traffic.faults)
+        if is_struck or any(one.is_dead for one in self.processes):
+            self.world.time += _RESERVED_S * (1 + 2 * RATE)
+        for server in self.servers:
+            if keys := server.locked():
+                raise Violation("rest", f"{keys} stay on {server.name}")

@@ -1,0 +1,204 @@
+"""A schedule of calls: who calls what when, which policy it has, and what strikes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from tests.simulation.process import Strike
+from tests.simulation.schedule import HORIZON_S, RATE, Client, Fault, Schedule, smaller
+
+FIRST_SEED = 1_000_000_000
+"""Seeds from here on are of schedules of calls."""
+POLICIES = ("skip", "reschedule", "complete", "raise", "wait", "coalesce")
+LATE, EARLY = "late", "early"
+REFUSE, SWALLOW, DROP = "refuse", "swallow", "drop"
+ON_BROKER = (REFUSE, SWALLOW, DROP)
+_ON_LINKS = ("slow", "cut", "deaf", "mute", "reset")
+FORGETTING = ("forget", "power_loss")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the task.
+
+    Attributes:
+        at: When it is called, seconds.
+        key: Its lock key.
+        runs: How long its body runs, seconds.
+        countdown: Delay that its caller demands, seconds.
+    """
+
+    at: float
+    key: str
+    runs: float
+    countdown: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic(Schedule):
+    """All of one run. The first client calls, the others are workers; the last one comes late.
+
+    Attributes:
+        policy: Conflict policy of the task.
+        acks: `LATE` or `EARLY`: after the run of a message, or before it.
+        visibility: Time after which the broker delivers an unacknowledged message again, as with
+            Redis, seconds; 0.0: when its connection is lost, as with RabbitMQ.
+        prefetch: How many messages a worker takes at once.
+        calls: What is called.
+    """
+
+    policy: str = "skip"
+    acks: str = LATE
+    visibility: float = 0.0
+    prefetch: int = 1
+    calls: tuple[Call, ...] = ()
+
+    @property
+    def task(self) -> str:
+        """Name of the task."""
+        return f"{self.policy}.{self.acks}"
+
+
+def smaller_traffic(traffic: Traffic) -> Iterator[Schedule]:
+    """Yield schedules with one thing less."""
+    for number in range(len(traffic.calls)):
+        yield replace(traffic, calls=traffic.calls[:number] + traffic.calls[number + 1 :])
+    yield from smaller(traffic)
+    for number, call in enumerate(traffic.calls):
+        if call.countdown:
+            calls = (
+                *traffic.calls[:number], replace(call, countdown=0.0), *traffic.calls[number + 1 :]
+            )  # fmt: skip
+            yield replace(traffic, calls=calls)
+    if traffic.prefetch > 1:
+        yield replace(traffic, prefetch=1)
+
+
+def traffic_of(seed: int) -> Traffic:
+    """Return the schedule of a seed."""
+    chance = random.Random(seed)
+    return (_coalesced if chance.random() < 0.15 else _any)(chance, seed)
+
+
+def _coalesced(chance: random.Random, seed: int) -> Traffic:
+    """Return a schedule in which calls go on after a message with the pending slot is in trouble.
+
+    The slot outlives its message by a minute, if nobody releases it.
+    """
+    pick = chance.choice
+    calls = [
+        Call(round(chance.uniform(0.0, 8.0), 4), "a", round(chance.uniform(0.2, 1.5), 3))
+        for _ in range(pick((6, 8, 10)))
+    ]
+    workers = tuple(
+        Client(
+            1.0, 0.0, 0.0, (),
+            tuple(
+                Strike(int(10 ** chance.uniform(1.6, 2.5)), "crash", 0.0)
+                for _ in range(pick((0, 0, 1)))
+            ),
+        )
+        for _ in range(pick((2, 3)))
+    )  # fmt: skip
+    refusals = tuple(
+        Fault(round(chance.uniform(0.0, HORIZON_S), 4), chance.uniform(0.7, 2.0), REFUSE, 0, 1)
+        for _ in range(pick((0, 1, 2)))
+    )
+    still = Client(1.0, 0.0, 0.0, (), ())
+    return Traffic(
+        seed, ((1.0, 0.0),) * 3, 0.0005, (still, *workers, still), _in_order(refusals), "coalesce",
+        LATE, pick((0.0, 1.5)), 1, _in_turn(calls),
+    )  # fmt: skip
+
+
+def _any(chance: random.Random, seed: int) -> Traffic:
+    pick = chance.choice
+    workers = pick((1, 2, 2, 3))
+    clients = (
+        Client(1.0, 0.0, 0.0, (), ()),
+        *(Client(_rate(chance), 0.0, 0.0, (), _strikes(chance)) for _ in range(workers)),
+        Client(1.0, 0.0, 0.0, (), ()),
+    )
+    keys = pick((("a",), ("a",), ("a", "b")))
+    calls = pick((_at_once, _scattered, _scattered, _scattered))(chance, keys)
+    count = pick((3, 3, 3, 5))
+    faults = [_on_broker(chance, workers) for _ in range(pick((0, 0, 1, 2)))]
+    faults += [_on_nodes(chance, count, len(clients)) for _ in range(pick((0, 0, 1, 2)))]
+    return Traffic(
+        seed,
+        tuple((_rate(chance), chance.uniform(-0.1, 0.1)) for _ in range(count)),
+        pick((0.0005, 0.002, 0.01)),
+        clients,
+        _in_order(faults),
+        pick(POLICIES),
+        pick((LATE, LATE, EARLY)),
+        pick((0.0, 0.0, 1.5, 4.0)),
+        pick((1, 1, 3)),
+        _in_turn(calls),
+    )
+
+
+def _in_order(faults: Iterable[Fault]) -> tuple[Fault, ...]:
+    return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def _in_turn(calls: Iterable[Call]) -> tuple[Call, ...]:
+    return tuple(sorted(calls, key=lambda call: call.at))
+
+
+def _scattered(chance: random.Random, keys: tuple[str, ...]) -> list[Call]:
+    pick = chance.choice
+    spread = pick((0.02, 0.5, 2.0, HORIZON_S))
+    return [
+        Call(
+            round(chance.uniform(0.0, spread), 4), pick(keys), _runs(chance),
+            pick((0.0, 0.0, 0.0, 0.0, 0.5, 3.0)),
+        )
+        for _ in range(pick((2, 3, 4, 5)))
+    ]  # fmt: skip
+
+
+def _at_once(chance: random.Random, keys: tuple[str, ...]) -> list[Call]:
+    """Return calls that are all due at one moment: each node may vote for another one."""
+    return [
+        Call(number / 100, keys[0], _runs(chance), 0.5 - number / 100)
+        for number in range(chance.choice((2, 3, 3, 4)))
+    ]
+
+
+def _runs(chance: random.Random) -> float:
+    return round(chance.choice((0.01, 0.1, 0.5, 2.0, 5.0)) * chance.uniform(0.5, 1.0), 3)
+
+
+def _rate(chance: random.Random) -> float:
+    return 1 + chance.choice((0.0, -RATE, RATE))
+
+
+def _strikes(chance: random.Random) -> tuple[Strike, ...]:
+    strikes = (
+        Strike(
+            int(10 ** chance.uniform(1.3, 2.8)), chance.choice(("crash", "crash", "pause")),
+            round(chance.choice((0.1, 0.5, 2.0, 4.0)) * chance.uniform(0.5, 1.0), 3),
+        )
+        for _ in range(chance.choice((0, 0, 1, 2)))
+    )  # fmt: skip
+    return tuple(sorted(strikes))
+
+
+def _on_broker(chance: random.Random, workers: int) -> Fault:
+    kind = chance.choice(ON_BROKER)
+    at = round(chance.uniform(0.0, HORIZON_S), 4)
+    lasts = round(chance.choice((0.1, 0.5, 2.0)) * chance.uniform(0.5, 1.0), 4)
+    return Fault(at, lasts, kind, 0, 1 + chance.randrange(workers))
+
+
+def _on_nodes(chance: random.Random, nodes: int, clients: int) -> Fault:
+    pick = chance.choice
+    kind = pick((*_ON_LINKS, "hang", "restart", *FORGETTING))
+    at = round(chance.uniform(0.0, HORIZON_S), 4)
+    lasts = round(pick((0.02, 0.1, 0.5, 2.0)) * chance.uniform(0.5, 1.0), 4)
+    client = pick((-1, *range(clients))) if kind in _ON_LINKS else -1
+    size = pick((0.02, 0.08, 0.3)) if kind == "slow" else 0.0
+    return Fault(at, lasts, kind, chance.randrange(nodes), client, size)

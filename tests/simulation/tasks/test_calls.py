@@ -1,0 +1,71 @@
+"""The real execution of messages, in schedules of deaths, redeliveries and refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.campaign import campaign, explained, shrunk, traced
+
+from .bugs import BUGS, KNOWN_SEEDS
+from .schedule import FIRST_SEED, traffic_of
+
+_EACH = 50
+_MOST = 400
+"""From a seed that was known to find a bug, before the code around it changed."""
+_FOUND_AS = {
+    "acknowledged_though_not_published": "lost",
+    "acknowledged_before_published": "lost",
+    "copy_is_a_duplicate": "holder",
+    "copy_runs_beside": "exclusion",
+    "copy_is_dropped": "lost",
+    "copy_stores_a_result": "result",
+    "done_mark_is_ignored": "twice",
+    "done_before_the_result": "lost",
+    "runs_without_a_quorum": "unlocked",
+}
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_each_message_ends_as_its_policy_says(part: int) -> None:
+    first = FIRST_SEED + part * _EACH
+    counts = campaign(range(first, first + _EACH))
+    assert counts.failed == [], explained(counts.failed[0][0])
+    # A simulation in which nothing happens finds nothing.
+    assert counts.endings["run"] > _EACH
+    assert counts.endings["dropped"] > 10
+    assert counts.endings["handed on"] > 10
+    assert counts.faults["redelivery"] > _EACH
+    assert counts.faults["crash"] > 10
+
+
+@pytest.mark.parametrize(("bug", "kind"), _FOUND_AS.items())
+def test_a_bug_in_the_execution_is_found(bug: str, kind: str) -> None:
+    first = KNOWN_SEEDS[bug]
+    counts = campaign(range(first, first + _MOST), bug, stops_at_first=True)
+    assert counts.failed, f"not found in {counts.schedules} schedules"
+    assert counts.failed[0][1].startswith(f"{kind}:")
+
+
+def test_without_its_bug_no_known_seed_fails() -> None:
+    assert campaign(sorted({*KNOWN_SEEDS.values()})).failed == []
+
+
+def test_each_bug_has_a_seed_and_a_kind() -> None:
+    assert {*KNOWN_SEEDS} == {*BUGS} == {*_FOUND_AS}
+
+
+def test_a_seed_of_calls_replays_and_shrinks() -> None:
+    bug = "copy_runs_beside"
+    traffic = traffic_of(KNOWN_SEEDS[bug])
+    first, second = traced(traffic, bug), traced(traffic, bug)
+    assert first.trace == second.trace
+    assert len(first.trace) > 100
+    assert first.violation
+    small = shrunk(traffic, first.violation.kind, bug)
+    assert len(str(small)) < len(str(traffic))
+    assert f"{traced(small, bug).violation}".startswith(f"{first.violation.kind}:")
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("CRITICAL")

@@ -69,6 +69,8 @@ def _prepare_run(message: Message, lease: Lease) -> None:
     """Yield to a pending message, release the pending slot, and check the reservation."""
     if _is_newcomer(message):
         _yield_to_pending_slot(message)
+    elif message.options.on_conflict is OnConflict.COALESCE and is_copy(message.request):
+        message.pending_slot().release_left()
     reservation = message.reservation
     if reservation is None:
         return

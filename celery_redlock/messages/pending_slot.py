@@ -76,3 +76,16 @@ class PendingSlot:
         """
         slot = self.reservation
         return slot is not None and self.redlock.release_owner(slot.key, slot.owner)
+
+    def release_left(self) -> None:
+        """Release the slot if an earlier delivery of this message has left it reserved.
+
+        That delivery died before it requeued the message with the slot. Later messages would be
+        skipped for it until it expires, though no run is to come.
+
+        Raises:
+            QuorumUnavailable: Fewer nodes than a quorum could answer, or confirm.
+        """
+        held = self.redlock.look(pending_slot_key(self.key))
+        if held and is_of(held.owner, self.request):
+            self.redlock.release_owner(held.key, str(held.owner))

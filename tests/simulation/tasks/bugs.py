@@ -8,26 +8,33 @@ from typing import Any
 import pytest
 from celery.exceptions import Ignore, Reject
 
+from celery_redlock.config.options import OnConflict
 from celery_redlock.execution import attempt, entry, execution, no_quorum, outcomes, policies
 from celery_redlock.execution.attempt import Attempt
 from celery_redlock.execution.message import Message
 from celery_redlock.execution.policies import skip
+from celery_redlock.execution.run import Run
 from celery_redlock.messages import requeue
 from celery_redlock.messages.headers import is_of
-from celery_redlock.redlock.errors import LockHeld
+from celery_redlock.messages.pending_slot import PendingSlot
+from celery_redlock.redlock.errors import LockHeld, QuorumUnavailable
 
 Bug = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, Bug] = {}
 KNOWN_SEEDS = {
-    "acknowledged_though_not_published": 1_000_010_016,
+    "acknowledged_though_not_published": 1_000_030_007,
     "acknowledged_before_published": 1_000_030_004,
     "copy_is_a_duplicate": 1_000_030_004,
     "copy_runs_beside": 1_000_030_004,
-    "copy_is_dropped": 1_000_030_007,
+    "copy_is_dropped": 1_000_030_006,
     "done_mark_is_ignored": 1_000_030_004,
-    "done_before_the_result": 1_000_030_108,
+    "done_before_the_result": 1_000_030_015,
     "copy_stores_a_result": 1_000_030_004,
-    "runs_without_a_quorum": 1_000_030_007,
+    "runs_without_a_quorum": 1_000_030_006,
+    "dropped_without_a_quorum": 1_000_070_016,
+    "coalesced_into_the_run_before": 1_000_070_019,
+    "lock_is_not_released": 1_000_070_000,
+    "slot_outlives_its_delivery": 1_000_050_319,
 }
 """A seed that found each bug."""
 
@@ -111,3 +118,27 @@ def _copy_stores_a_result(patch: pytest.MonkeyPatch) -> None:
 @_bug
 def _runs_without_a_quorum(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(no_quorum, "end", lambda message, _: message.body(None))
+
+
+@_bug
+def _dropped_without_a_quorum(patch: pytest.MonkeyPatch) -> None:
+    def end(message: Message, _error: QuorumUnavailable) -> None:
+        skip.apply(message, LockHeld(message.key, None, 0.0, owner="0:nobody@nowhere"))
+
+    patch.setattr(no_quorum, "end", end)
+
+
+@_bug
+def _coalesced_into_the_run_before(patch: pytest.MonkeyPatch) -> None:
+    """A call is dropped for a run that began before it, and may not cover it."""
+    patch.setitem(policies._APPLY, OnConflict.COALESCE, skip.apply)
+
+
+@_bug
+def _lock_is_not_released(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Run, "_release", lambda _: None)
+
+
+@_bug
+def _slot_outlives_its_delivery(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PendingSlot, "release_left", lambda _: None)

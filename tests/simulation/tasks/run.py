@@ -134,6 +134,8 @@ class TaskRun(Run):
         """Judge how each call has ended, and what is left on nodes and in processes."""
         self.look_for_work()
         self._tasks.judge_end()
+        if self.world.error:
+            raise self.world.error
         alive = {one.name for one in self.processes if not one.is_dead}
         left = [request.id for request in running.executions if request.hostname in alive]
         if left or running.left_to_main:

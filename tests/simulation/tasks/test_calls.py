@@ -22,6 +22,10 @@ _FOUND_AS = {
     "done_mark_is_ignored": "twice",
     "done_before_the_result": "lost",
     "runs_without_a_quorum": "unlocked",
+    "dropped_without_a_quorum": "holder",
+    "coalesced_into_the_run_before": "event",
+    "lock_is_not_released": "progress",
+    "slot_outlives_its_delivery": "event",
 }
 
 

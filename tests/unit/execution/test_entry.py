@@ -157,6 +157,15 @@ def test_a_newcomer_does_not_yield_to_a_contended_slot(enter_with: Enter, node: 
     assert enter_with(COALESCE)
 
 
+@pytest.mark.parametrize("request_", [{"redelivered": True}, {"headers": {COPY_HEADER: True}}])
+def test_a_copy_releases_the_slot_that_a_dead_delivery_left(
+    enter_with: Enter, node: OneNode, request_: dict[str, Any]
+) -> None:
+    node.held["t%next"] = OWN, 1e9
+    assert enter_with(COALESCE, **request_)
+    assert node.held.keys() == {"t"}
+
+
 # --- another copy has run -------------------------------------------------------------------------
 
 

@@ -9,11 +9,11 @@ from celery_redlock.redlock.protocol.quorum import (
     Verdict,
     chosen_token,
     confirm_verdict,
-    could_take_over,
     grant_verdict,
     highest_floor,
     holder_age_s,
     leading_holder,
+    look_verdict,
     unconfirmed,
     validity_ms,
 )
@@ -179,10 +179,9 @@ class Acquisition(Operation):
         """
         if not attempt.looks_first:
             return None
-        replies = self._rounds.look(channel, attempt.key, attempt.unless_done)
-        if could_take_over(replies, attempt.supersedes):
-            return None
-        return self._refusal(attempt.key, grant_verdict(replies), replies)
+        replies = self._rounds.look_before(channel, attempt)
+        verdict = look_verdict(replies, attempt.supersedes)
+        return None if verdict is Verdict.WON else self._refusal(attempt.key, verdict, replies)
 
     def _have_answered_for(self, attempt: Attempt) -> None:
         """Make the keeper release the attempt's lock, unless it is settled in time.

@@ -14,6 +14,7 @@ from celery_redlock.redlock.protocol.quorum import (
     confirm_verdict,
     extend_verdict,
     grant_verdict,
+    look_verdict,
     without_majority,
 )
 from celery_redlock.redlock.protocol.replies import (
@@ -126,13 +127,21 @@ class Rounds:
         )  # fmt: skip
         return channel.ask(command, as_grant, _is_granted_or_not, channel.voters())
 
-    def look(
-        self, channel: Channel, key: str, unless_done: str = ""
-    ) -> Sequence[GrantReply | None]:
-        """Ask the nodes for the holder of a lock; each one that answers is Busy, or Done."""
-        mark = done_key(self.prefix, key, unless_done) if unless_done else ""
-        commands = looking_closely(*lock_keys(self.prefix, key), mark)
+    def look(self, channel: Channel, key: str) -> Sequence[GrantReply | None]:
+        """Ask the nodes for the holder of a lock; each one that answers is Busy."""
+        commands = looking_closely(*lock_keys(self.prefix, key))
         return channel.ask_batch(commands, as_held, _is_granted_or_not, channel.voters())
+
+    def look_before(self, channel: Channel, attempt: Attempt) -> Sequence[GrantReply | None]:
+        """Ask as `look` does, until it is certain how `attempt` would fare; a node may be Done."""
+        label = attempt.unless_done
+        mark = done_key(self.prefix, attempt.key, label) if label else ""
+        commands = looking_closely(*lock_keys(self.prefix, attempt.key), mark)
+
+        def is_decided(replies: Sequence[GrantReply | None]) -> bool:
+            return look_verdict(replies, attempt.supersedes) is not Verdict.PENDING
+
+        return channel.ask_batch(commands, as_held, is_decided, channel.voters())
 
     def confirm(
         self,

@@ -168,10 +168,25 @@ def without_majority(replies: Sequence[GrantReply | None]) -> dict[int, Busy]:
     }
 
 
-def could_take_over(replies: Sequence[GrantReply | None], owner: str) -> bool:
-    """Return whether a majority of the nodes is free or held by `owner`, by replies to a look."""
-    wins = [reply for reply in replies if isinstance(reply, Busy) and reply.holder in ("", owner)]
-    return len(wins) >= majority(len(replies))
+def look_verdict(replies: Sequence[GrantReply | None], owner: str) -> Verdict:
+    """Return how an attempt that may replace `owner` would fare, by replies to a look.
+
+    WON: it may succeed, since a majority of the nodes is free or held by `owner`. HELD, CONTENDED,
+    UNAVAILABLE, DONE: it would fail, for the reason that `grant_verdict` would give. Else PENDING.
+    """
+    nodes, quorum = len(replies), majority(len(replies))
+    kinds = list(map(type, replies))
+    if Done in kinds:
+        return Verdict.DONE
+    holders = [reply.holder for reply in replies if isinstance(reply, Busy)]
+    others = [holder for holder in holders if holder not in ("", owner)]
+    wins, pending = len(holders) - len(others), kinds.count(_NO_REPLY)
+    if wins >= quorum:
+        return Verdict.WON
+    if wins + pending >= quorum:
+        return Verdict.PENDING
+    most = max(map(others.count, others), default=0)
+    return _why_refused(most, kinds.count(Failed), pending, nodes)
 
 
 def highest_floor(replies: Iterable[GrantReply | None]) -> int:

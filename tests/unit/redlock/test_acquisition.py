@@ -664,6 +664,27 @@ def test_a_retry_that_comes_early_takes_no_node_from_the_hand_over(five: Network
     assert five.holders() == [reserved] * 2 + [holder] * 3
 
 
+def test_an_early_retry_hears_a_slow_node_that_decides(five: Network) -> None:
+    _, reserved = hand_over_half(five)
+    five.expire([1])
+    five.nodes[3].take(OTHER, ttl=3600)
+    five.nodes[4].take(reserved)
+    five.nodes[4].delay = 0.02
+    lease = five.redlock().acquire_for_task("k", supersedes=reserved, is_successor=True)
+    assert lease.took_over
+    assert five.slept == [], "in its first round"
+
+
+def test_an_early_retry_awaits_no_slow_node_that_decides_nothing(five: Network) -> None:
+    holder, reserved = hand_over_half(five)
+    five.nodes[1].take(holder, ttl=3600)
+    five.nodes[0].delay = 0.02
+    began = five.time
+    with pytest.raises(LockHeld):
+        five.redlock().acquire_for_task("k", supersedes=reserved, is_successor=True)
+    assert five.time == began
+
+
 def test_an_early_retry_that_has_run_is_found_done(five: Network) -> None:
     hand_over_half(five)
     redlock = five.redlock()

@@ -15,7 +15,6 @@ from celery_redlock.redlock.protocol.quorum import (
     acknowledged,
     chosen_token,
     confirm_verdict,
-    could_take_over,
     drift_ms,
     extend_verdict,
     grant_verdict,
@@ -23,6 +22,7 @@ from celery_redlock.redlock.protocol.quorum import (
     highest_floor,
     holder_age_s,
     leading_holder,
+    look_verdict,
     majority,
     unconfirmed,
     validity_ms,
@@ -52,6 +52,8 @@ X, Y, Z = Busy("x", 900, 3), Busy("y", 800, 4), Busy("z", 700, 5)
 DEAD = Failed("timed out")
 # Three rivals are all that can differ: with five nodes a fourth decides nothing.
 GRANTS: tuple[GrantReply, ...] = (MINE, X, Y, Z, DEAD)
+FREE = Busy("", 0, 6)
+LOOKS: tuple[GrantReply, ...] = (FREE, X, Y, Z, DEAD)
 EXTENSIONS: tuple[ExtendReply, ...] = (Extended(), Healed(), Superseded(), Occupied(), DEAD)
 ACKS: tuple[AckReply, ...] = (Acknowledged(), Declined(), DEAD)
 
@@ -158,14 +160,43 @@ def test_one_done_mark_ends_an_attempt_whatever_else_was_said(nodes: int) -> Non
             assert grant_verdict(marked) is Verdict.DONE, marked
 
 
-def test_what_could_be_taken_over_is_free_or_the_owner_s_on_a_majority() -> None:
-    free = Busy("", 0, 0)
-    assert could_take_over([X, X, Y], X.holder)
-    assert could_take_over([X, free, Y], X.holder)
-    assert could_take_over([free, free, None], X.holder)
-    assert not could_take_over([X, Y, Y], X.holder)
-    assert not could_take_over([X, Y, DEAD], X.holder)
-    assert not could_take_over([X, None, Done(1)], X.holder)
+@every_size
+def test_a_look_s_verdict_is_final_and_as_early_as_can_be(nodes: int) -> None:
+    assert_decided_for_good_and_no_later_than_possible(
+        lambda replies: look_verdict(replies, X.holder), LOOKS, nodes
+    )
+
+
+@every_size
+def test_an_attempt_may_win_on_nodes_free_or_its_own_alone(nodes: int) -> None:
+    for replies in masks(LOOKS, nodes):
+        winnable = sum(reply in (FREE, X) for reply in replies)
+        assert (look_verdict(replies, X.holder) is Verdict.WON) == (winnable > nodes / 2), replies
+
+
+@every_size
+def test_a_look_gives_the_reason_that_its_attempt_would(nodes: int) -> None:
+    # Nodes that are free or its own would grant.
+    answers: dict[GrantReply, GrantReply] = {FREE: MINE, X: MINE, Y: Y, Z: Z, DEAD: DEAD}
+    for replies in product(LOOKS, repeat=nodes):
+        grants = [answers[reply] for reply in replies]
+        assert look_verdict(replies, X.holder) is grant_verdict(grants), replies
+
+
+@pytest.mark.parametrize(
+    ("replies", "verdict"),
+    [
+        ((X, Y, FREE, Z, None), Verdict.PENDING),
+        ((X, FREE, FREE, None, None), Verdict.WON),
+        ((Y, Y, Z, None, None), Verdict.PENDING),
+        ((Y, Y, Z, FREE, None), Verdict.PENDING),
+        ((Y, Y, Z, Z, FREE), Verdict.CONTENDED),
+        ((X, None, Done(1)), Verdict.DONE),
+    ],
+)
+def test_examples_of_looks(replies: tuple[GrantReply | None, ...], verdict: Verdict) -> None:
+    for order in permutations(replies):
+        assert look_verdict(order, X.holder) is verdict
 
 
 def test_the_leading_holder_has_most_nodes_and_its_longest_time() -> None:

@@ -28,7 +28,8 @@ def admit(ctx: click.Context, *, yes: bool, as_json: bool) -> None:
     """Let new nodes vote at once: ones that have never held a lock.
 
     A restarted node is not new: wait. Refused if a node can't be asked, if a node that waits has
-    any key of the lock, or if any other has a lock. Exits with 1 then.
+    any key of the lock, or if any other has a lock. Exits with 1 then. Valid for clients that name
+    the same nodes in the same way, with a redlock_max_ttl that is not larger.
     """
     from celery_redlock.operate.admission import admission_of
     from celery_redlock.operate.admission import admit as admit_nodes

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import cast
 
 from celery_redlock.redlock.protocol.replies import Failed
-from celery_redlock.redlock.protocol.run_notes import admitted_key
 from celery_redlock.redlock.transport.direct import DirectConnection, ErrorReply
 
 from .listing import BATCH
@@ -64,15 +63,15 @@ def admission_of(target: Target, nodes: NodeSet) -> Admission:
 def admit(target: Target, nodes: NodeSet, admission: Admission) -> dict[str, str]:
     """Note on each waiting node that its server is new; return the errors, by node.
 
-    A note is valid for this run of the server. One that restarts meanwhile gets none: its
-    connection ends.
+    A note is valid for this run of the server, as one of these nodes, and for leases no longer than
+    the target's. One that restarts meanwhile gets none: its connection ends.
     """
     run_ids = {status.node: status.info["run_id"] for status in admission.waiting}
     errors = {}
     for connection in nodes.connections:
         if connection.name in run_ids:
-            command = ("SET", admitted_key(target.key_prefix), run_ids[connection.name])
-            replies = connection.ask([command])
+            admission_here = target.admission_at(connection.name)
+            replies = connection.ask([admission_here.admitting(run_ids[connection.name])])
             if isinstance(replies, Failed):
                 errors[connection.name] = replies.error
             elif isinstance(replies[0], ErrorReply):

@@ -9,7 +9,6 @@ from typing import Any, cast
 
 from celery_redlock.redlock.clock import Clock, SystemClock
 from celery_redlock.redlock.protocol.replies import Failed
-from celery_redlock.redlock.protocol.run_notes import as_admitted, reading
 from celery_redlock.redlock.protocol.scripts import as_time
 from celery_redlock.redlock.transport.direct import DirectConnection, ErrorReply
 
@@ -179,8 +178,9 @@ def info_of(raw: object) -> Iterator[tuple[str, str]]:
 
 def _guard(connection: DirectConnection, target: Target, run_id: str) -> float:
     """Return the restart guard of the server `run_id`, seconds, as a new client counts it."""
-    raws = connection.ask([reading(target.key_prefix)]) if target.guard else Failed("")
-    if not isinstance(raws, Failed) and as_admitted(raws[0]) == run_id:
+    admission = target.admission_at(connection.name)
+    raws = connection.ask([admission.reading]) if target.guard else Failed("")
+    if not isinstance(raws, Failed) and admission.run_id_in(raws[0]) == run_id:
         return min(target.guard, target.guard_of_admitted)
     return target.guard
 

@@ -14,7 +14,9 @@ from celery_redlock.redlock.defaults import (
 )
 from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.protocol.quorum import guard_s, majority
+from celery_redlock.redlock.protocol.run_notes import Admission
 from celery_redlock.redlock.task_lock import TaskLock
+from celery_redlock.redlock.validation import address_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,10 @@ class Target:
     def guard_of_admitted(self) -> float:
         """Restart guard of a node that was declared new, seconds."""
         return guard_s(0.0, self.max_clock_skew)
+
+    def admission_at(self, address: str) -> Admission:
+        """Return the note that admits a server at one of the nodes' addresses."""
+        return Admission(self.key_prefix, tuple(map(address_of, self.urls)), address, self.guard)
 
     @property
     def patience(self) -> float:

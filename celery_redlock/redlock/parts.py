@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Sequence
 
 from celery_redlock.redlock.protocol.quorum import guard_s, majority
+from celery_redlock.redlock.protocol.run_notes import Admission
 from celery_redlock.redlock.transport.channel import Channel
 from celery_redlock.redlock.transport.node import Node
 from celery_redlock.redlock.transport.pool import Pool
@@ -32,7 +33,7 @@ from .lease import Lease
 from .release import BackgroundRelease, Release
 from .rounds import Rounds
 from .threads import dispatch
-from .validation import check_count, check_nodes, check_seconds
+from .validation import address_of, check_count, check_nodes, check_seconds
 from .waiters import Waiters
 
 
@@ -77,10 +78,14 @@ class Parts:
         # It has granted no lock before, but a token may be ahead of its clock.
         admitted = guard_s(0.0, max_clock_skew)
         connect_timeout = max(1.0, 4 * node_timeout)
+        addresses = tuple(map(address_of, urls))
         self.nodes = tuple(
-            Node(url, self.clock, connect_timeout, guard, self._observe, admitted, key_prefix)
-            for url in urls
-        )
+            Node(
+                url, self.clock, connect_timeout, guard, self._observe, admitted,
+                Admission(key_prefix, addresses, address, guard),
+            )
+            for url, address in zip(urls, addresses, strict=True)
+        )  # fmt: skip
         for node in self.nodes:
             node.peers = self.nodes
         self._pool = Pool(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 from celery_redlock.redlock.clock import Clock
 from celery_redlock.redlock.errors import ConfigurationError
-from celery_redlock.redlock.protocol.run_notes import as_admitted, reading
+from celery_redlock.redlock.protocol.run_notes import Admission
 from celery_redlock.redlock.protocol.scripts import ALL, Argument
 
 from .connection import ErrorReply, NodeConnection, pack
@@ -25,7 +25,7 @@ class Server(NamedTuple):
         run_id: Run id, which changes with each start.
         uptime: Seconds since its start, as INFO has it.
         answered_at: Time after its reply, seconds on the clock.
-        admitted: Run id of the server that an operator has declared new; '': none.
+        admitted: Run id of the server that an operator has declared new, for this lock; '': none.
     """
 
     run_id: str
@@ -41,14 +41,16 @@ class Handshake:
         name: The node's name.
         clock: Time.
         timeout: Longest wait for an answer, seconds.
-        prefix: Prefix of the key of the note; None: it is not read.
+        admission: Note that may admit the server; None: it is not read.
     """
 
-    def __init__(self, name: str, clock: Clock, timeout: float, prefix: str | None = None) -> None:
+    def __init__(
+        self, name: str, clock: Clock, timeout: float, admission: Admission | None = None
+    ) -> None:
         self._name = name
         self._clock = clock
         self._timeout = timeout
-        self._prefix = prefix
+        self._admission = admission
 
     def identify(self, connection: NodeConnection) -> Server:
         """Load the scripts; return the identity of the server.
@@ -59,7 +61,7 @@ class Handshake:
         """
         # In one write, since a busy interpreter may delay each further step.
         questions = [("INFO", "server"), ("INFO", "replication"), *(one.loading for one in ALL)]
-        note = [] if self._prefix is None else [reading(self._prefix)]
+        note = [] if self._admission is None else [self._admission.reading]
         raws = self._exchange(connection, [*questions, *note])
         server, replication, *_ = _without_errors(raws[: len(questions)])
         # After the reply, which may have been delayed: its uptime is older than that.
@@ -75,7 +77,7 @@ class Handshake:
         # Valkey 9.1 calls it server_mode.
         if "cluster" in (info.get("redis_mode"), info.get("server_mode")):
             self._check_cluster(connection)
-        admitted = as_admitted(raws[-1]) if note else ""
+        admitted = self._admission.run_id_in(raws[-1]) if self._admission else ""
         return Server(info["run_id"], info["uptime_in_seconds"], answered_at, admitted)
 
     def _ask(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from celery_redlock.redlock.clock import Clock
 from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.events import Event, NodeDown, NodeRefuses, NodeUp
+from celery_redlock.redlock.protocol.run_notes import Admission
 from celery_redlock.redlock.validation import address_of
 
 from . import redis_py
@@ -32,7 +33,7 @@ class Node:
         guard_s: Time after the server's start during which it does not vote, seconds; 0.0: none.
         observe: Called with NodeUp, NodeDown and NodeRefuses when the node's state changes.
         admitted_s: The same for a server that an operator has declared new, seconds.
-        prefix: Prefix of the keys of the node's notes about its servers; '': they are not read.
+        admission: Note that may admit the server; None: it is not read.
 
     Raises:
         ConfigurationError: The URL is not valid.
@@ -46,7 +47,7 @@ class Node:
         guard_s: float,
         observe: Callable[[Event], None],
         admitted_s: float = 0.0,
-        prefix: str = "",
+        admission: Admission | None = None,
     ) -> None:
         self.clock = clock
         self.observe = observe
@@ -58,8 +59,8 @@ class Node:
         self.retry_at = 0.0
         self._connector = redis_py.Connector(url, self.name, connect_timeout)
         # Without a guard there is nothing to shorten.
-        noted = prefix if guard_s else None
-        self._handshake = Handshake(self.name, clock, self._connector.timeout, noted)
+        note = admission if guard_s else None
+        self._handshake = Handshake(self.name, clock, self._connector.timeout, note)
         self._guard = RestartGuard(self.name, clock, guard_s, admitted_s)
         self._failures = 0
         self._refused_at = self._blamed_at = -math.inf

@@ -50,7 +50,8 @@ class RestartGuard:
         """Return when the server may vote, seconds on the clock: its start plus the guard.
 
         A server that replaced another one at this address, such as a promoted replica, does not
-        know the grants of that one, whatever its uptime. For it the guard counts from now.
+        know the grants of that one, whatever its uptime. For it the guard counts from now, also if
+        an operator has admitted it: that says nothing about leases at this address.
         """
         identity = self._identity
         if identity.run_id not in (None, server.run_id):
@@ -62,6 +63,5 @@ class RestartGuard:
         # Negative if the wall clock was set back since the start.
         uptime = max(0.0, float(server.uptime))
         started = identity.started_at = min(identity.started_at, server.answered_at - uptime)
-        if server.admitted == server.run_id:
-            return started + self._admitted_s
-        return max(started, identity.replaced_at) + self.guard_s
+        after_start = self._admitted_s if server.admitted == server.run_id else self.guard_s
+        return max(started + after_start, identity.replaced_at + self.guard_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from click.testing import CliRunner
@@ -283,3 +283,22 @@ def test_an_admitted_node_votes_until_it_restarts(
     assert refused.exit_code == 1
     assert "redlock:{k}" in refused.output
     waiting.release(lease)
+
+
+def test_an_admission_is_for_its_nodes_addresses_and_leases(
+    three: Servers, new_redlock: NewRedlock
+) -> None:
+    nodes = [word for url in three.urls for word in ("--node", url)]
+    admitted = CliRunner().invoke(main, [*nodes, "--max-ttl", "60", "admit", "--yes"])
+    assert admitted.exit_code == 0
+
+    def waiting(urls: Sequence[str], max_ttl: float) -> set[str]:
+        redlock = new_redlock(urls, restart_guard=True, max_clock_skew=0.0, max_ttl=max_ttl)
+        return set(redlock.check())
+
+    eventually(lambda: not waiting(three.urls, 60.0))
+    assert not waiting(three.urls[::-1], 30.0), "in any order, for shorter leases"
+    assert len(waiting(three.urls, 600.0)) == 3
+    assert len(waiting([three.urls[0]], 60.0)) == 1
+    elsewhere = [three.urls[0].replace("127.0.0.1", "localhost"), *three.urls[1:]]
+    assert len(waiting(elsewhere, 60.0)) == 3

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redlock.redlock.protocol.run_notes import admitted_key
 from tests.support.fakes.operated import Operated
 
 from .conftest import Run
 
 A, B, C = (f"127.0.0.1:700{number}" for number in range(3))
-KEY = admitted_key("redlock")
+KEY = "redlock:admitted"
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +19,9 @@ def _young(three: Operated) -> None:
 
 
 def noted(three: Operated) -> list[str | None]:
-    return [node._get(KEY) for node in three._reporting]
+    """Return the run id that each node's note names."""
+    notes = [node._get(KEY) for node in three._reporting]
+    return [note and note.split()[0] for note in notes]
 
 
 def test_without_yes_no_node_is_admitted(three: Operated, run: Run) -> None:
@@ -38,6 +39,20 @@ def test_new_nodes_are_admitted_for_their_present_run(three: Operated, run: Run)
     assert run("status", "--json").json["votes"] == 3
     three[0].info["run_id"] = "another"
     assert run("status", "--json").json["votes"] == 2
+
+
+def test_a_longer_lease_does_not_inherit_an_admission(three: Operated, run: Run) -> None:
+    run("admit", "--yes")
+    longer = run("status", "--json", options=["--max-ttl", "600"]).json
+    assert longer["votes"] == 0
+    shorter = run("status", "--json", options=["--max-ttl", "30"]).json
+    assert shorter["votes"] == 3
+
+
+def test_an_admission_ends_with_the_guard(three: Operated, run: Run) -> None:
+    run("admit", "--yes")
+    three.time += 64.0
+    assert noted(three) == [None] * 3
 
 
 def test_admitted_nodes_still_wait_until_clocks_agree(three: Operated, run: Run) -> None:

@@ -69,8 +69,15 @@ def test_a_server_that_was_declared_new_waits_for_the_clocks_only() -> None:
     guard = RestartGuard("node:6379", FakeClock(), GUARD, 5.0)
     admitted = server(uptime="2", admitted="first")
     assert guard.votes_from(admitted) == 1000 - 2 + 5
-    replaced = server("second", "1", 2000.0, "second")
-    assert guard.votes_from(replaced) == 2000 - 1 + 5
+
+
+@pytest.mark.parametrize("uptime", ["1", LONG])
+def test_an_admitted_server_that_replaced_another_waits(uptime: str) -> None:
+    """The other one may have granted leases after the admission, or before it."""
+    guard = RestartGuard("node:6379", FakeClock(), GUARD, 5.0)
+    guard.votes_from(server())
+    replaced = server("second", uptime, 2000.0, "second")
+    assert guard.votes_from(replaced) == 2000 + GUARD
 
 
 def test_the_admission_of_another_run_is_not_valid(guard: RestartGuard) -> None:

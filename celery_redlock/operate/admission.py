@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from celery_redlock.redlock.clock import Clock, SystemClock
 from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.transport.direct import DirectConnection, ErrorReply
 
@@ -33,13 +35,22 @@ class Admission:
     objections: Sequence[str]
 
 
-def admission_of(target: Target, nodes: NodeSet) -> Admission:
+def admission_of(target: Target, nodes: NodeSet, clock: Clock | None = None) -> Admission:
     """Return which nodes could be admitted, and what speaks against it.
 
     Every node must answer. A node that waits must have no key of the lock: else it is not new. No
     other node may have a lock: its holder may have counted on a node that forgot it.
+
+    An attempt that began before a node forgot may have its vote, and the others only later. So this
+    waits for a few seconds after the start of the youngest node before it looks for locks.
     """
     statuses = read_statuses(target, nodes)
+    waiting = [status for status in statuses if status.state == "guarded"]
+    youngest = min((one.number("uptime_in_seconds") or 0 for one in waiting), default=math.inf)
+    pause = max(target.guard_of_admitted, target.patience) - youngest
+    if pause > 0:
+        (clock or SystemClock()).sleep(pause)
+        statuses = read_statuses(target, nodes)
     waiting = [status for status in statuses if status.state == "guarded"]
     objections = [
         f"{status.node}: {status.why}"

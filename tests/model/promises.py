@@ -99,6 +99,11 @@ def a_holder_keeps_its_majority(state: State, quorum: int) -> bool:
     )
 
 
+def one_holder_at_a_time(state: State, quorum: int) -> bool:
+    """Where no lock expires, at most one attempt holds the lock."""
+    return sum(Phase.HELD <= client.phase <= Phase.EXTENDED for client in state.clients) <= 1
+
+
 def one_holder_besides_the_reservation(state: State, quorum: int) -> bool:
     """At most one attempt holds the lock, not counting attempt 0, whose hold is taken up."""
     return sum(Phase.HELD <= client.phase <= Phase.EXTENDED for client in state.clients[1:]) <= 1

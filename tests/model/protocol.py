@@ -34,7 +34,7 @@ from .state import (
     put,
     with_node,
 )
-from .variants import Confirm, Lost, Rules, Scope
+from .variants import Admit, Confirm, Lost, Rules, Scope
 from .wording import sentence
 
 Move = tuple[Step, State]
@@ -94,6 +94,7 @@ class LockProtocol:
                 if wire:
                     yield from self._arrivals(state, number, node, attempt)
             yield from self._mishaps(state, number, node)
+        yield from self._admissions(state)
         later = [instant for instant in self.instants if instant > state.luck.now]
         if later:
             yield ("time passes", -1, -1), state._replace(luck=state.luck._replace(now=later[0]))
@@ -249,10 +250,33 @@ class LockProtocol:
             expired = Node(FREE, node.floor, node.wire, node.replies, node.offset, node.opens)
             yield ("lets the lock expire", -1, number), with_node(fewer, number, expired)
         if luck.forgetting:
-            opens = 0 if self.scope.clocks is None else luck.now + self.scope.clocks.guard
+            opens = int(self.scope.admissions)
+            if self.scope.clocks is not None:
+                opens = luck.now + self.scope.clocks.guard
             fewer = state._replace(luck=luck._replace(forgetting=luck.forgetting - 1))
             empty = node._replace(owner=FREE, floor=0, opens=opens)
             yield ("forgets everything", -1, number), with_node(fewer, number, empty)
+
+    def _admissions(self, state: State) -> Iterator[Move]:
+        """The operator admits all nodes that wait, by what the nodes hold at this moment."""
+        if not self.scope.admissions:
+            return
+        now, admit = state.luck.now, self.rules.admit
+        waiting = [node for node in state.nodes if node.opens > now]
+        shows_lock = any(node.owner != FREE for node in state.nodes) or any(
+            node.floor for node in waiting
+        )
+        # A node that waits does not grant: it had given this reply before it forgot.
+        is_counted_on = any(
+            node.replies[attempt] and client.phase in (Phase.GRANTING, Phase.CONFIRMING)
+            for node in waiting
+            for attempt, client in enumerate(state.clients)
+        )
+        if not waiting or (shows_lock and admit is not Admit.AT_ANY_TIME):
+            return
+        if not is_counted_on or admit is not Admit.WITHOUT_LOCKS_AND_ATTEMPTS:
+            nodes = tuple(node._replace(opens=0) for node in state.nodes)
+            yield ("nodes are admitted", -1, -1), state._replace(nodes=nodes)
 
 
 def _bar(state: State, token: int) -> int:

@@ -62,7 +62,7 @@ class Node(NamedTuple):
         replies: For each attempt, this node's answer in its present round: a token, NO_TOKEN,
             GONE, or 0.
         offset: How far this node's clock is ahead.
-        opens: When it votes again after it forgot.
+        opens: When it votes again after it forgot; above all instants: when it is admitted.
     """
 
     owner: int

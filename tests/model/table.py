@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from . import promises
 from .promises import Promise
-from .variants import Attempt, Clocks, Confirm, Heal, Lost, Rules, Scope, Supersede, Vote
+from .variants import Admit, Attempt, Clocks, Confirm, Heal, Lost, Rules, Scope, Supersede, Vote
 from .verdicts import (
     COPIES,
     EXTENDING_A,
@@ -62,6 +62,8 @@ HAND_OVER_ENDS = promises.no_hand_over_outlives_the_run_that_took_it_up
 ALONE = Scope(attempts=(EXTENDING_A,), releases=True, expiries=0)
 REUSED = Scope(attempts=(A, B, Attempt("a", retry_of=0, same_owner_as=0)), expiries=3)
 BY_OWNER = Rules(confirm=Confirm.IF_OWNER)
+ALONE_AT_A_TIME = promises.one_holder_at_a_time
+ADMISSIONS = Scope(expiries=0, forgetting=1, admissions=True)
 OVERTAKEN = Scope(attempts=(EXTENDING_A, B), leap=2, expiries=2)
 
 
@@ -156,6 +158,20 @@ TABLE = (
     _breaks("one node forgets, no guard", _clocks(guard=0), IN_ORDER),
     _breaks("one node forgets, short guard", _clocks(guard=6), IN_ORDER),
     Row("one node forgets, guard", _clocks(guard=7), TOKENS),
+    _breaks(
+        "one node forgets, admitted at any time",
+        ADMISSIONS,
+        ALONE_AT_A_TIME,
+        Rules(admit=Admit.AT_ANY_TIME),
+    ),
+    _breaks(
+        "one node forgets, admitted during an attempt",
+        ADMISSIONS,
+        ALONE_AT_A_TIME,
+        Rules(admit=Admit.WITHOUT_LOCKS),
+    ),
+    Row("one node forgets, admitted", replace(ADMISSIONS, releases=True), (ALONE_AT_A_TIME,)),
+    _breaks("two nodes forget, admitted", replace(ADMISSIONS, forgetting=2), ALONE_AT_A_TIME),
 )
 """Seconds each."""
 

@@ -6,11 +6,13 @@ last state, and must have been about something: the acquisitions it speaks of do
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from . import promises
 from .state import Phase
-from .variants import Attempt, Clocks, Confirm, Heal, Rules, Scope, Supersede
+from .variants import Admit, Attempt, Clocks, Confirm, Heal, Rules, Scope, Supersede
 from .verdicts import (
     COPIES,
     EXTENDING_A,
@@ -258,3 +260,29 @@ def test_with_a_longer_guard_a_node_may_forget(offsets: tuple[int, ...]) -> None
     assert found.holds, str(found)
     assert together(found, HELD, HELD)
     assert found.fired["forgets everything"]
+
+
+# ---- nodes that an operator admits
+
+ONE_HOLDER = promises.one_holder_at_a_time.__name__
+ADMISSIONS = Scope(expiries=0, forgetting=1, admissions=True)
+
+
+@pytest.mark.parametrize("admit", [Admit.AT_ANY_TIME, Admit.WITHOUT_LOCKS])
+def test_an_admission_during_a_lease_or_attempt_breaks_exclusion(admit: Admit) -> None:
+    found = explored(ADMISSIONS, promises.one_holder_at_a_time, rules=Rules(admit=admit))
+    assert found.violation == ONE_HOLDER, str(found)
+
+
+def test_a_node_admitted_while_nobody_holds_or_tries_is_safe() -> None:
+    scope = replace(ADMISSIONS, attempts=(EXTENDING_A, B), releases=True)
+    found = explored(scope, promises.one_holder_at_a_time)
+    assert found.holds, str(found)
+    assert together(found, RELEASING, HELD)
+    assert found.fired["nodes are admitted"]
+    assert found.fired["heals"]
+
+
+def test_no_look_at_the_nodes_shows_what_a_quorum_forgot() -> None:
+    found = explored(replace(ADMISSIONS, forgetting=2), promises.one_holder_at_a_time)
+    assert found.violation == ONE_HOLDER, str(found)

@@ -44,6 +44,14 @@ class Supersede(Enum):
     ANYONE = auto()
 
 
+class Admit(Enum):
+    """When an operator's word lets a node vote that does not know what it may have forgotten."""
+
+    AT_ANY_TIME = auto()
+    WITHOUT_LOCKS = auto()
+    WITHOUT_LOCKS_AND_ATTEMPTS = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """The protocol's rules. The defaults are sound, every other value is a mistake one could make.
@@ -59,6 +67,7 @@ class Rules:
         supersede: Whom a superseding grant replaces.
         hand_over_heeds_floor: Whether a node refuses a hand-over when its floor is higher than the
             token of the lease that hands over.
+        admit: What has to be true of the nodes before those that wait are admitted.
     """
 
     confirm: Confirm = Confirm.IF_OWNER_AND_FLOOR
@@ -70,6 +79,7 @@ class Rules:
     release_follows_grant: bool = True
     supersede: Supersede = Supersede.THE_NAMED_OWNER
     hand_over_heeds_floor: bool = True
+    admit: Admit = Admit.WITHOUT_LOCKS_AND_ATTEMPTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +135,7 @@ class Scope:
         leap: A grant's token is at most floor + leap, whatever the clocks say.
         forgetting: How many times a node loses its memory.
         clocks: Wall clocks to propose tokens from; None: tokens come from floors and `leap` alone.
+        admissions: Whether a node that forgot waits until an operator admits it. Without clocks.
     """
 
     attempts: tuple[Attempt, ...] = (Attempt("A"), Attempt("B"))
@@ -135,6 +146,7 @@ class Scope:
     leap: int = 1
     forgetting: int = 0
     clocks: Clocks | None = None
+    admissions: bool = False
 
     @property
     def owners(self) -> list[int]:

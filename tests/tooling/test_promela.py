@@ -41,6 +41,10 @@ def test_spin_finds_what_the_table_says(row: Row, tmp_path: Path) -> None:
         ("hand over by the floor", "phase[1] == HELD && phase[2] == RELEASING"),
         ("supersede the named owner", "phase[0] == HELD && phase[2] == HELD"),
         ("one node forgets, guard", "forgetting == 0 && phase[0] == HELD && phase[1] == HELD"),
+        (
+            "one node forgets, admitted",
+            "forgetting == 0 && SUM(WAITS, 0) == 0 && phase[0] == RELEASING && phase[1] == HELD",
+        ),
     ],
 )
 def test_a_search_that_holds_is_about_something(name: str, state: str, tmp_path: Path) -> None:

@@ -43,6 +43,12 @@
 #ifndef HAND_OVER_HEEDS_FLOOR
 #define HAND_OVER_HEEDS_FLOOR 1
 #endif
+#define AT_ANY_TIME 0
+#define WITHOUT_LOCKS 1
+#define WITHOUT_LOCKS_AND_ATTEMPTS 2
+#ifndef ADMIT_RULE
+#define ADMIT_RULE WITHOUT_LOCKS_AND_ATTEMPTS
+#endif
 
 /* ---- the world: who the attempts are, each a number from 0 */
 
@@ -91,6 +97,9 @@
 #endif
 #ifndef FORGETTING
 #define FORGETTING 0
+#endif
+#ifndef ADMISSIONS     /* a node that forgot waits for the operator's word */
+#define ADMISSIONS 0
 #endif
 
 #define IS(set, i) ((set >> (i)) & 1)
@@ -146,6 +155,11 @@ byte opens[NODES];
 bool is_ahead[ATTEMPTS];             /* P is beyond all clamps, else below them */
 #define OFFSET(n) ((n) == 0 -> OFFSET_0 : ((n) == 1 -> OFFSET_1 : OFFSET_2))
 #define VOTES(n) (now >= opens[n])
+#elif ADMISSIONS
+bool is_waiting[NODES];              /* it forgot, and has not been admitted */
+#define VOTES(n) (!is_waiting[n])
+#define WAITS(i, n) (is_waiting[n])
+#define SHOWS_NO_LOCK(i, n) (holder[n] == NOBODY && !(is_waiting[n] && top[n] > 0))
 #else
 #define VOTES(n) true
 #endif
@@ -223,7 +237,7 @@ hidden byte completed_acquisitions_have_distinct_tokens, tokens_follow_real_time
 hidden byte no_extension_succeeds_once_overtaken, an_overtaken_lease_never_regains_a_majority;
 hidden byte only_a_lost_lease_is_told_so, a_released_lock_never_regains_a_majority;
 hidden byte no_grant_outlives_its_release, a_holder_keeps_its_majority;
-hidden byte one_holder_besides_the_reservation;
+hidden byte one_holder_at_a_time, one_holder_besides_the_reservation;
 hidden byte no_hand_over_outlives_the_run_that_took_it_up, this_state_is_reached;
 
 never {
@@ -251,6 +265,10 @@ never {
 #endif
 #ifdef KEEP_a_holder_keeps_its_majority
     :: !EACH(KEEPS_MAJORITY) -> assert(a_holder_keeps_its_majority)
+#endif
+#ifdef KEEP_one_holder_at_a_time
+    :: (IS_HOLDING(0) MOST_1(IS_HOLDING) MOST_2(IS_HOLDING) MOST_3(IS_HOLDING)) > 1 ->
+        assert(one_holder_at_a_time)
 #endif
 #ifdef KEEP_one_holder_besides_the_reservation
     :: (0 MOST_1(IS_HOLDING) MOST_2(IS_HOLDING) MOST_3(IS_HOLDING)) > 1 ->
@@ -540,6 +558,8 @@ proctype Node(byte n) {
             forgetting--;
 #ifdef CLOCKS
             opens[n] = now + GUARD;
+#elif ADMISSIONS
+            is_waiting[n] = true;
 #endif
             holder[n] = NOBODY; top[n] = 0 }
     od
@@ -553,6 +573,25 @@ proctype Time() {
 #endif
 #endif
 
+#if ADMISSIONS
+/* Looks at all nodes and admits those that wait, at one moment. */
+#define IS_COUNTED_ON_BY(i, n) \
+    (is_waiting[n] && reply[AT(i, n)] && (phase[i] == GRANTING || phase[i] == CONFIRMING))
+#define COUNTS_ON_NONE(i) (SUM(IS_COUNTED_ON_BY, i) == 0)
+proctype Operator() {
+    do
+    :: d_step { SUM(WAITS, 0) > 0 && \
+                (ADMIT_RULE == AT_ANY_TIME || SUM(SHOWS_NO_LOCK, 0) == NODES) && \
+                (ADMIT_RULE != WITHOUT_LOCKS_AND_ATTEMPTS || EACH(COUNTS_ON_NONE)) ->
+            k = 0;
+            do
+            :: k < NODES -> is_waiting[k] = false; k++
+            :: else -> break
+            od }
+    od
+}
+#endif
+
 init {
     atomic {
         run Node(0);
@@ -561,6 +600,9 @@ init {
 #endif
 #if NODES > 3
         run Node(3); run Node(4);
+#endif
+#if ADMISSIONS
+        run Operator();
 #endif
         run Attempt(0);
 #if ATTEMPTS > 1

@@ -109,6 +109,7 @@ def _rules(rules: Rules) -> Iterator[str]:
     yield f"RELEASE_FOLLOWS_GRANT {int(rules.release_follows_grant)}"
     yield f"SUPERSEDES_ANYONE {int(rules.supersede is Supersede.ANYONE)}"
     yield f"HAND_OVER_HEEDS_FLOOR {int(rules.hand_over_heeds_floor)}"
+    yield f"ADMIT_RULE {rules.admit.name}"
 
 
 def _world(scope: Scope) -> Iterator[str]:
@@ -130,6 +131,7 @@ def _world(scope: Scope) -> Iterator[str]:
     yield f"DUPLICATES {scope.duplicates}"
     yield f"LEAP {scope.leap}"
     yield f"FORGETTING {scope.forgetting}"
+    yield f"ADMISSIONS {int(scope.admissions)}"
     if scope.clocks:
         instants = scope.clocks.instants
         assert len(instants) == 1 or scope.clocks.guard == instants[1] - instants[0]

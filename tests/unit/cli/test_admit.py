@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from celery_redlock.operate import admission
 from tests.support.fakes.operated import Operated
 
 from .conftest import Run
@@ -53,6 +54,29 @@ def test_an_admission_ends_with_the_guard(three: Operated, run: Run) -> None:
     run("admit", "--yes")
     three.time += 64.0
     assert noted(three) == [None] * 3
+
+
+def test_no_node_is_admitted_while_an_old_attempt_may_go_on(
+    three: Operated, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "SystemClock", lambda: three)
+    three[0].info["uptime_in_seconds"] = "2"
+    three[2].info["uptime_in_seconds"] = "10000"
+    lock = "redlock:{k}"
+    three.after(1.0, lambda: three[2]._set(lock, "owner:me@here", 60_000.0))
+    ran = run("admit", "--yes")
+    assert three.slept == [3.0]
+    assert f"{C}: it has the lock {lock}" in ran.output
+    assert noted(three) == [None] * 3
+
+
+def test_nodes_of_unknown_age_are_admitted_after_a_pause(
+    three: Operated, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "SystemClock", lambda: three)
+    three[0].info["uptime_in_seconds"] = "-7"
+    assert run("admit", "--yes").exit_code == 0
+    assert three.slept == [5.0]
 
 
 def test_admitted_nodes_still_wait_until_clocks_agree(three: Operated, run: Run) -> None:

@@ -232,6 +232,9 @@ class Connector:
         self._process = process
         self._link = link
 
+    def without_secrets(self, error: Exception) -> str:
+        return str(error)
+
     def new_connection(self) -> Connection:
         return Connection(self._process, self._link, self.timeout)
 

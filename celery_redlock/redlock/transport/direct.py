@@ -51,7 +51,7 @@ class DirectConnection:
             connection = NodeConnection(redis_connection, math.inf, self._ended)
         except ERRORS as error:
             redis_connection.disconnect()
-            self.error = str(error)
+            self.error = self._connector.without_secrets(error)
             return
         self._connection, self.error = connection, None
 

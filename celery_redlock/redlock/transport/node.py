@@ -86,8 +86,9 @@ class Node:
             connection.run_id, connection.identified_at = self.run_id, server.answered_at
         except redis_py.ERRORS as error:
             redis_connection.disconnect()
-            self.failed(str(error))
-            raise ConnectionError(self.error) from error
+            self.failed(self._connector.without_secrets(error))
+            # Not chained: what the server said may hold the password.
+            raise ConnectionError(self.error) from None
         except ConfigurationError as error:
             redis_connection.disconnect()
             if not self._was_accepted:

@@ -24,6 +24,7 @@ from celery_redlock.redlock.validation import check_seconds
 SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
 ERRORS = (RedisError, OSError, ValueError, TypeError)
 """Errors that connecting may raise."""
+_REPEATS = ", with args beginning with"
 
 
 class Connector:
@@ -47,6 +48,17 @@ class Connector:
         self._options.setdefault("socket_timeout", timeout)
         self._options.setdefault("socket_connect_timeout", timeout)
         self.timeout: float = self._options["socket_timeout"] or timeout
+
+    def without_secrets(self, error: Exception) -> str:
+        """Return what an error of connecting says, without the URL's passwords.
+
+        A server that does not know a command repeats its arguments, cut and with other blanks.
+        """
+        text, _, _ = str(error).partition(_REPEATS)
+        for option in ("password", "ssl_password"):
+            if secret := self._options.get(option):
+                text = text.replace(str(secret), "***")
+        return text
 
     def new_connection(self) -> AbstractConnection:
         """Return a connection that is not connected yet."""

@@ -93,7 +93,7 @@ class Attempt:
             return lease
         try:
             again = self._ask(supersedes=lease.owner, unless_done=done_label_of_retry(request))
-        except BaseException:
+        except BaseException:  # also a time limit's; the lease has no run yet to release it
             release_or_warn(self.message.redlock.release, lease)
             raise
         if not lease.lost:

@@ -113,7 +113,8 @@ def reschedule(
     except Retry:
         raise
     except BaseException:
-        # Not published. A slot that no message comes back for would block other messages.
+        # Not published, whatever the broker's library or a time limit raised. A slot that no
+        # message comes back for would block other messages.
         if slot:
             release_reservation(message.redlock, slot)
         if not message.task.acks_late:
@@ -143,7 +144,8 @@ def park(message: Message, reason: Exception, after: float) -> NoReturn:
     except Reject:
         raise
     except Exception:
-        # Acknowledged early, the copy does not come again if the first copy's process dies.
+        # A broker's library may raise anything. Acknowledged early, the copy does not come again if
+        # the first copy's process dies.
         logger.warning(
             "copy not parked, its message is acknowledged task=%s task_id=%s",
             task.name,

@@ -144,6 +144,7 @@ class PreforkKeeper:
             try:
                 self._step(redlock)
             except Exception:
+                # Unexpected: but without this thread no lease of the pool is renewed.
                 logger.exception("pool keeper failed, its step is repeated")
                 self._looks_at = -math.inf
                 self._wakeup.wait(RETRY_S)

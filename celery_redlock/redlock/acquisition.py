@@ -162,7 +162,8 @@ class Acquisition(Operation):
         except BaseException:
             # A time limit's signal strikes anywhere: a grant must not be left behind.
             self._keeper.finish(attempt.owner)
-            # The release follows its grant on the same connection; the keeper uses another one.
+            # The release follows its grant on the same connection; the keeper uses another one, and
+            # releases it again. So an error here is no matter, and would hide the one in hand.
             with suppress(Exception):
                 self._rounds.abandon(channel, attempt, ())
             raise

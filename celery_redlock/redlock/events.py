@@ -87,6 +87,7 @@ def notify(observers: Sequence[Observer], event: Event) -> None:
         try:
             observer(event)
         except Exception:
+            # It is the user's code, and the lock is in the middle of its own work.
             logger.exception("observer failed observer=%r event=%s", observer, type(event).__name__)
 
 

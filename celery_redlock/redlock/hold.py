@@ -62,6 +62,7 @@ class Hold(AbstractContextManager[Lease]):
             self._settle(lease)
             return lease
         except BaseException:
+            # An interrupt strikes at any line: the block is not entered, and will not be left.
             self._abandon()
             raise
 
@@ -78,6 +79,7 @@ class Hold(AbstractContextManager[Lease]):
         try:
             is_lost = release_at_end(lease, self._lock.release)
         except BaseException:
+            # An interrupt: the keeper makes the release that may not have been sent.
             self._abandon()
             raise
         self._lease = None

@@ -30,13 +30,13 @@ def key_of_call(app: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, A
         kwargs: Keyword arguments.
 
     Raises:
-        ConfigurationError: There is no such singleton task, or it can't be called like this.
+        ConfigurationError: The singleton task is unknown, or can't be called like this.
     """
     tasks = {task.name: task for task in singleton_tasks(app)}
     if name not in tasks:
         close = closest(name, tasks)
         hint = f"did you mean {close}?" if close else f"known: {', '.join(tasks) or 'none'}"
-        raise ConfigurationError(f"there is no singleton task {name!r}; {hint}")
+        raise ConfigurationError(f"unknown singleton task {name!r}; {hint}")
     try:
         return task_lock_config(tasks[name], app).rule.key_for(args, kwargs)
     except TypeError as error:
@@ -44,7 +44,7 @@ def key_of_call(app: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, A
 
 
 def options_of(app: Any, name: str) -> LockOptions | None:
-    """Return the lock options of a task; None: there is no such singleton task, or no app."""
+    """Return the lock options of a task; None: the task is unknown, or there is no app."""
     if app is None:
         return None
     found = [task for task in singleton_tasks(app) if task.name == name]

@@ -194,7 +194,7 @@ class Redlock(Parts):
         """
         self._release.release(lease)
 
-    # ---- whoever holds it
+    # ---- locks of any holder
 
     def locked(self, key: str) -> bool:
         """Return whether anybody holds `key`, or has reserved it.
@@ -221,7 +221,7 @@ class Redlock(Parts):
         return Holder(held.task_id, held.hostname, held.remaining, held.held_since, held.contended)
 
     def drop(self, key: str) -> bool:
-        """Release the lock `key`, whoever holds it. The holder finds its lease lost.
+        """Release the lock `key` of any holder, which then finds its lease lost.
 
         Until it does, at its next renewal or `ensure`, two holders may work at once: see to it that
         the first one has ended. Only a resource that checks the token refuses it.

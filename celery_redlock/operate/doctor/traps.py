@@ -166,7 +166,7 @@ NARROW = Trap(
 )  # fmt: skip
 WIDE = Trap(
     "RL117", "the user's rights on a node are too wide",
-    "Whoever reaches the node, or reads this URL, may read, change and delete everything on it.",
+    "A client that reaches the node, or knows this URL, may read, change and delete all its data.",
     "Give the node a user for the lock alone, as docs/how-to/run-the-nodes.md shows.",
 )  # fmt: skip
 REFUSES = Trap(

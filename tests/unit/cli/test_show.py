@@ -129,7 +129,7 @@ def test_the_key_of_a_call_is_computed_as_by_the_app(
     ("words", "code", "says"),
     [
         (["--task", "bank.snyc"], 1, "did you mean bank.sync?"),
-        (["--task", "x"], 1, "there is no singleton task 'x'; known: bank.sync"),
+        (["--task", "x"], 1, "unknown singleton task 'x'; known: bank.sync"),
         (["--task", "bank.sync"], 1, "can't be called so: missing a required argument"),
         (["--task", "bank.sync", "--args", "{}"], 2, "'{}' is not a JSON list"),
         (["--task", "bank.sync", "--kwargs", "[]"], 2, "'[]' is not a JSON dict"),

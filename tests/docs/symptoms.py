@@ -60,9 +60,9 @@ import time
 import bank
 import redis
 
-node = redis.Redis.from_url({node!r})
+nodes = [redis.Redis.from_url(url) for url in {nodes!r}]
 for number, task_id in enumerate({ids!r}):
-    while number and not node.exists({key!r}):
+    while number and sum(node.exists({key!r}) for node in nodes) < 2:
         time.sleep(0.1)
     bank.{task}.apply_async(({argument!r},), task_id=task_id, **{options!r})
 """
@@ -87,11 +87,11 @@ class Stage:
     nodes: Servers
 
     def publish(self, task: str, argument: object, *names: str, **options: object) -> None:
-        """Publish a task for each named id; each but the first once the lock is on the nodes."""
+        """Publish a task for each named id; each but the first once a quorum has the lock."""
         key = f"redlock:{{bank.{task}:{argument}}}"
         script = _PUBLISH.format(
             task=task, argument=argument, ids=[_IDS[name] for name in names], options=options,
-            node=self.nodes[0].url, key=key,
+            nodes=self.nodes.urls, key=key,
         )  # fmt: skip
         words = [sys.executable, "-c", script]
         subprocess.run(words, cwd=self.folder, env=commands.environment(), check=True)

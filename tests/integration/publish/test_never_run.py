@@ -58,7 +58,7 @@ def waiting(project: Project, lifetime: Lifetime, key: str, **options: Any) -> A
 def test_a_message_that_expires_unstarted_releases_its_lock(
     project: Project, key: str, idle: str, lifetime: Lifetime
 ) -> None:
-    result = waiting(project, lifetime, key, queue=idle, expires=0.1)
+    result = waiting(project, lifetime, key, queue=idle, expires=1e-6)
     consume(project, idle)
     eventually(lambda: result.state == states.REVOKED)
     eventually(lambda: not project.is_held(key))

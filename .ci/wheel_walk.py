@@ -44,6 +44,8 @@ README_SAYS = r"^\d{16}\nnot run: task \S+ holds 'bank\.sync:42' for another [\d
 
 def main() -> None:
     """Walk both pages, each in a folder of its own."""
+    # A job in a script's background ignores it, and so would all that are started here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     readme, tutorial = (Path(name).read_text(encoding="utf-8") for name in sys.argv[1:])
     with start_servers(1) as [redis], new_folder() as folder:
         said = walk(readme.replace("redis://localhost", redis.url), folder)

@@ -169,17 +169,18 @@ class TaskJudge:
         """Return whether a result may be stored though the message has run.
 
         Celery publishes a retry before it stores RETRY: the retry may have ended by then. So may a
-        copy, while a process stands still that has seen that its lease is lost. And without a
-        quorum nobody knows whether another copy has run.
+        copy, while a process stands still that has seen a conflict, or that its lease is lost. And
+        without a quorum nobody knows whether another copy has run.
         """
-        is_late = execution.began < max(story.ended)
+        if state == states.RETRY and isinstance(result, QuorumUnavailable):
+            return True
         if state == states.RETRY and self._traffic.policy == "coalesce":
             # A copy that had the pending slot runs once more, for those that relied on it.
             story.state = state
             return True
-        return (is_late and (state == states.RETRY or isinstance(result, LeaseLost))) or (
-            state == states.RETRY and isinstance(result, QuorumUnavailable)
-        )
+        is_late = execution.began < max(story.ended)
+        is_of_before = isinstance(result, LeaseLost | LockHeld)
+        return is_late and (state in (states.RETRY, states.REVOKED) or is_of_before)
 
     def _judge_result(self, execution: Execution, story: _Story, result: Any) -> None:
         becomes = execution.conflict[1] if execution.conflict else ""

@@ -12,6 +12,7 @@ import datetime as dt
 import itertools
 import json
 import re
+import signal
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,6 +20,8 @@ from typing import Any
 
 from .project import Project
 from .workers import Worker
+
+_LOOKS = 5
 
 
 class Beat(Worker):
@@ -55,6 +58,15 @@ class Beat(Worker):
     def wait_until_ready(self) -> None:
         """Return when it ticks."""
         self.wait_for_line(r"beat: Starting\.\.\.")
+
+    def ask_to_end(self, number: int = signal.SIGTERM) -> None:
+        """Send it a signal while it sleeps; don't wait for its end.
+
+        Celery's handler saves the schedule. In the middle of a query of django-celery-beat it
+        closes the connection of that query, which then fails: the exit code is 1.
+        """
+        self.wait_until_idle(_LOOKS)
+        super().ask_to_end(number)
 
 
 def env_of(folder: Path, conf: Mapping[str, Any]) -> dict[str, str]:

@@ -156,21 +156,22 @@ class Worker:
         handler, and the worker never ends. docs/reference/versions.md says so to its users.
         """
         if self.pool in GREEN_POOLS and number == signal.SIGQUIT:
-            self._wait_until_idle()
+            self.wait_until_idle()
         self.process.send_signal(number)
 
-    def _wait_until_idle(self) -> None:
-        """Return when its main thread has slept for some time without a break."""
-        main = psutil.Process(self.pid)  # for psutil, a process's own figures are its main thread's
+    def wait_until_idle(self, looks: int = _LOOKS_AT_AN_IDLE_WORKER) -> None:
+        """Return when its main thread has slept at so many looks in a row, or never seems to."""
         slept = 0
         before: object = None
         deadline = time.monotonic() + PATIENCE
-        while slept < _LOOKS_AT_AN_IDLE_WORKER:
-            assert time.monotonic() < deadline, f"{self} is never idle"
-            switches = main.num_ctx_switches()
-            is_asleep = main.status() == psutil.STATUS_SLEEPING and switches == before
-            slept, before = slept + 1 if is_asleep else 0, switches
-            time.sleep(0.005)
+        with suppress(psutil.NoSuchProcess):
+            # For psutil, a process's own figures are its main thread's.
+            main = psutil.Process(self.pid)
+            while slept < looks and time.monotonic() < deadline:
+                switches = main.num_ctx_switches()
+                is_asleep = main.status() == psutil.STATUS_SLEEPING and switches == before
+                slept, before = slept + 1 if is_asleep else 0, switches
+                time.sleep(0.005)
 
     def wait_until_ended(self, within: float = PATIENCE) -> int:
         """Return its exit code once its main process has ended."""

@@ -27,6 +27,7 @@ from redis.retry import Retry
 
 from celery_redlock.redlock.transport.connection import ErrorReply
 
+from .group import Group
 from .memory_node import MemoryNode
 from .servers import free_port
 
@@ -244,33 +245,10 @@ class _Connection(socketserver.BaseRequestHandler):
             self.request.shutdown(socket.SHUT_RDWR)
 
 
-class MemoryServers(tuple[MemoryServer, ...]):
+class MemoryServers(Group[MemoryServer]):
     """Several in-memory nodes, independent of each other; started and stopped by `with`."""
 
     __slots__ = ()
-
-    def __enter__(self) -> Self:
-        for node in self:
-            node.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    @property
-    def urls(self) -> list[str]:
-        """The address of each node, in order, for `redlock_nodes`."""
-        return [node.url for node in self]
-
-    def reset(self) -> None:
-        """Return each node to running and empty, whatever was done to it."""
-        for node in self:
-            node.reset()
-
-    def stop(self) -> None:
-        """Stop all nodes."""
-        for node in self:
-            node.stop()
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from .binaries import find_server_binary
+from .group import Group
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -298,40 +299,17 @@ class Server:
             self.stop()
 
 
-class Servers(tuple[Server, ...]):
+class Servers(Group[Server]):
     """Several servers, independent of each other; started and stopped by `with`."""
 
     __slots__ = ()
-
-    def __enter__(self) -> Self:
-        try:
-            for server in self:
-                server.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    @property
-    def urls(self) -> list[str]:
-        """The address of each server, in order."""
-        return [server.url for server in self]
-
-    def reset(self) -> None:
-        """Return each server to running and empty, whatever was done to it."""
-        for server in self:
-            server.reset()
 
     def stop(self) -> None:
         """End all servers at the same time, and remove their folders."""
         for server in self:
             if server.is_running:
                 server.process.terminate()
-        for server in self:
-            server.stop()
+        super().stop()
 
 
 @contextmanager

@@ -89,3 +89,12 @@ def test_other_commands_and_scripts_are_refused() -> None:
             client.script_load("return 1")
         with pytest.raises(redis.ResponseError, match="one setting"):
             client.config_set("save", "")
+
+
+def test_nodes_that_started_are_stopped_if_another_can_not() -> None:
+    with MemoryServer() as taken:
+        first, second = MemoryServer(), MemoryServer()
+        second.port = taken.port
+        with pytest.raises(OSError, match="in use"), MemoryServers([first, second]):
+            pass
+    assert not first.is_running

@@ -44,7 +44,7 @@ def key_of_call(app: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, A
 
 
 def options_of(app: Any, name: str) -> LockOptions | None:
-    """Return the lock options of a task; None: the task is unknown, or there is no app."""
+    """Return the lock options of a task; None without an app that knows the task."""
     if app is None:
         return None
     found = [task for task in singleton_tasks(app) if task.name == name]

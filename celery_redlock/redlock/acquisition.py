@@ -163,7 +163,7 @@ class Acquisition(Operation):
             # A time limit's signal strikes anywhere: a grant must not be left behind.
             self._keeper.finish(attempt.owner)
             # The release follows its grant on the same connection; the keeper uses another one, and
-            # releases it again. So an error here is no matter, and would hide the one in hand.
+            # releases it again. An error of this one would only hide the interrupt.
             with suppress(Exception):
                 self._rounds.abandon(channel, attempt, ())
             raise

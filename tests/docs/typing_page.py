@@ -18,6 +18,7 @@ from tests.typing.checkers import PUBLIC_API, mypy_errors, pyright_errors
 
 PAGE = ROOT / "docs" / "reference" / "types.md"
 _IGNORED = re.compile(r"  # type: ignore\[.*\]")
+_WORDING = re.compile(r"^(  (?:mypy|pyright):).*\n(?:\1.*\n)*", re.MULTILINE)
 # The tasks that the lines of the page call.
 _DEFINED = ("bare", "TypedReport", "keeps", "CompanyTask", "bound")
 _PAGE = """\
@@ -28,7 +29,8 @@ Type checkers and editors check calls, `delay`, `s` and results, options of a ta
 For Celery's own types install `celery-types`.
 
 All of this page comes from `tests/typing/public_api.py`, by mypy {mypy} and pyright {pyright}.
-Both are strict. A test runs them and compares.
+Both are strict. A test runs them and compares which lines they reject.
+Other versions of them word their errors differently.
 
 These tasks are called below:
 
@@ -79,6 +81,15 @@ def documentation() -> str:
         right="\n".join(f"{what:42} {of}" for what, of in _asserted(source)),
         wrong="\n\n".join(_said(number, code, errors) for number, code in wrong.items()),
     )
+
+
+def verdicts(page: str) -> str:
+    """Return a page without what differs from one version of a checker to the next.
+
+    What stays: the types, and which checker rejects which line.
+    """
+    without_versions = re.sub(r"(mypy|pyright) [\d.]+\d", r"\1", page)
+    return _WORDING.sub(r"\1\n", without_versions)
 
 
 def _definitions(source: str) -> list[str]:

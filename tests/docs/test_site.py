@@ -99,3 +99,10 @@ def test_the_api_page_shows_parameters_not_empty_boxes(site: Path) -> None:
     shown = [text_of(box).strip() for box in boxes]
     assert len(shown) > 50
     assert [one for one in shown if re.fullmatch(r"\w*", one)] == []
+
+
+def test_lines_of_a_returned_value_are_one_item(site: Path) -> None:
+    page = (site / "reference" / "api" / "index.html").read_text(encoding="utf-8")
+    lists = re.findall(r"Returns:</.*?<ul>(.*?)</ul>", page, re.DOTALL)
+    assert lists
+    assert [text_of(one) for one in lists if one.count("<li") != 1] == []

@@ -30,7 +30,8 @@ from .lease import Backing, Lease, new_owner
 from .refusals import held_by, refuse_misconfigured, unavailable
 from .rounds import Attempt
 from .unsettled import ReleaseRequest, due_after
-from .waiters import OnWait, Waiter, Waiters
+from .waiters import Waiters
+from .waiting import OnWait, Waiter
 
 _CONTENDED_ROUNDS = 20
 _LONG_CONTENDED_ROUNDS = 10

@@ -13,7 +13,7 @@ from .lock import Redlock
 from .release import DONE_S
 from .rounds import Attempt
 from .validation import check_key, check_seconds
-from .waiters import OnWait
+from .waiting import OnWait
 
 
 class TaskLock(Redlock):

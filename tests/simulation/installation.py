@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from celery_redlock.redlock import backoff, keeper, keeper_thread, lease, waiters
+from celery_redlock.redlock import backoff, keeper, keeper_thread, lease, waiters, waiting
 from celery_redlock.redlock.threads import dispatch
 from celery_redlock.redlock.threads.wakeup import Wakeup
 from celery_redlock.redlock.transport import (
@@ -195,7 +195,7 @@ def installed() -> Iterator[Simulated]:
         (connection_set, "logger", HereOnly(connection_set.logger, logged)),
         (backoff, "random", HereOnly(random, chances)),
         (node, "random", HereOnly(random, chances)),
-        (waiters, "random", HereOnly(random, chances)),
+        (waiting, "random", HereOnly(random, chances)),
         (lease, "secrets", HereOnly(secrets, chances)),
         (
             connection_set,

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from celery_redlock.redlock import Lease, LockHeld, waiters
+from celery_redlock.redlock import Lease, LockHeld, waiting
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.testing import Server, Servers
 from tests.conftest import NewRedlock, ProxyFor, StartServers
@@ -29,7 +29,7 @@ LOCK = "redlock:{k}"
 @pytest.fixture
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who hears of releases does not ask without one."""
-    monkeypatch.setattr(waiters, "POLL_S", 3600.0)
+    monkeypatch.setattr(waiting, "POLL_S", 3600.0)
 
 
 def is_listening(redlock: TaskLock, key: str = "k") -> bool:
@@ -89,9 +89,9 @@ def test_waiters_of_a_process_get_their_turns_in_order(redlock: TaskLock, rival:
     for number in range(5):
         line.append(asleep(rival))
         eventually(lambda count=number + 1: waiting_in(rival) == count)  # type: ignore[misc]
-    for waiting in line:
+    for waiter in line:
         redlock.release(lease)
-        lease = waiting.lease()
+        lease = waiter.lease()
 
 
 @pytest.mark.usefixtures("seldom")
@@ -226,9 +226,9 @@ GREEN = """
 import sys
 {patch}
 import threading, time
-from celery_redlock.redlock import waiters
+from celery_redlock.redlock import waiting
 from celery_redlock.redlock.task_lock import TaskLock
-waiters.POLL_S = 3600.0
+waiting.POLL_S = 3600.0
 urls = sys.argv[1:]
 redlock, rival = TaskLock(urls, restart_guard=False), TaskLock(urls, restart_guard=False)
 for _ in range(3):
@@ -262,9 +262,9 @@ def test_greenlets_are_woken_as_threads_are(five: Servers, pool: str) -> None:
 
 FORK = """
 import os, sys, threading, time
-from celery_redlock.redlock import waiters
+from celery_redlock.redlock import waiting
 from celery_redlock.redlock.task_lock import TaskLock
-waiters.POLL_S = 3600.0
+waiting.POLL_S = 3600.0
 urls = sys.argv[1:]
 redlock, rival = TaskLock(urls, restart_guard=False), TaskLock(urls, restart_guard=False)
 lease = redlock.acquire("k", ttl=60.0)

@@ -10,7 +10,7 @@ from celery_redlock.redlock.acquisition import OnAttempt
 from celery_redlock.redlock.errors import AlreadyDone, LockHeld, QuorumUnavailable
 from celery_redlock.redlock.lease import holder_of, new_owner
 from celery_redlock.redlock.task_lock import TaskLock
-from celery_redlock.redlock.waiters import OnWait
+from celery_redlock.redlock.waiting import OnWait
 
 from .fake_clock import FakeClock
 

@@ -21,7 +21,7 @@ from celery_redlock.redlock.lease import is_reservation, new_owner, publication_
 from celery_redlock.redlock.protocol.quorum import DRIFT_FACTOR, DRIFT_FLOOR_MS
 from celery_redlock.redlock.transport.pool import Loan
 from celery_redlock.redlock.unsettled import ReleaseRequest, due_after
-from celery_redlock.redlock.waiters import Waiter
+from celery_redlock.redlock.waiting import Waiter
 from tests.support.fakes.simulated_network import Network
 
 NewNetwork = Callable[[int], Network]

@@ -13,15 +13,8 @@ import pytest
 
 from celery_redlock.redlock.threads import dispatch
 from celery_redlock.redlock.transport.subscriptions import Message, Subscriptions
-from celery_redlock.redlock.waiters import (
-    LATE_S,
-    MOST_PROCESSES,
-    POLL_S,
-    SPREAD_S,
-    Queue,
-    Waiter,
-    Waiters,
-)
+from celery_redlock.redlock.waiters import MOST_PROCESSES, SPREAD_S, Queue, Waiters
+from celery_redlock.redlock.waiting import LATE_S, POLL_S, Waiter
 from tests.support.fakes.fake_clock import FakeClock
 
 QUORUM = 3

@@ -29,6 +29,7 @@ from tests.support.root import ROOT
 
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "celery_redlock"
+GUARDS = ("sqlalchemy", "psycopg", "django", "redis", "objects")
 CHOICES = (options.Lifetime, options.OnConflict, options.OnUnavailable, options.OnLost)
 
 
@@ -232,6 +233,21 @@ def test_the_public_names_are_on_the_pages_that_say_so() -> None:
         name for name in celery_redlock.__all__ if name != "__version__" and name not in shown
     ]
     assert not missing
+
+
+def test_the_guards_and_observers_are_on_the_page_of_the_api() -> None:
+    page = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
+    public = {
+        f"celery_redlock.contrib.guards.{name}.{node.name}"
+        for name in GUARDS
+        for node in ast.parse((PACKAGE / "contrib" / "guards" / f"{name}.py").read_text()).body
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_")
+    }
+    public.add("celery_redlock.contrib.guards.StaleToken")
+    for name in ("opentelemetry", "prometheus"):
+        public.add(f"celery_redlock.observers.{name}.observe")
+    assert len(public) > len(GUARDS)
+    assert public - set(re.findall(r"^::: (.*)$", page, re.MULTILINE)) == set()
 
 
 def house() -> list[dict[str, str]]:

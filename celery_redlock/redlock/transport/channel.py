@@ -16,9 +16,10 @@ from celery_redlock.redlock.protocol.quorum import majority
 from celery_redlock.redlock.protocol.replies import Failed, says_refused, says_replica
 from celery_redlock.redlock.protocol.scripts import Argument
 
-from .connection import ErrorReply, NodeConnection, close_lingering, is_error, pack
+from .connection import ErrorReply, NodeConnection, is_error, pack
 from .connection_set import ConnectionSet
 from .in_flight import NOT_ASKED, InFlightRound, Replies, Reply
+from .lingering import close_lingering
 from .node import Node
 
 Command = tuple[Argument, ...]

@@ -6,7 +6,6 @@ import contextlib
 import re
 import socket
 import ssl
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
@@ -14,10 +13,11 @@ import hiredis
 
 from celery_redlock.redlock.protocol.scripts import ALL, Argument
 
+from .lingering import WOULD_BLOCK, Connection, linger
+
 _OUTBOX_LIMIT = 1 << 20
 _READ_SIZE = 1 << 16
 _LONGEST_REPLY = 1 << 20
-_MOST_LINGERING = 32
 _SURPLUS = "it sent more replies than it was asked for"
 _MORE_THAN_OWED = 64
 """Replies beyond those owed that are read before they are examined."""
@@ -30,7 +30,6 @@ _TAIL_SIZE = 7
 """Bytes to keep of the previous read, since a header may come in pieces."""
 _NOTHING = object()
 ErrorReply = hiredis.ReplyError
-_WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 # The stub of hiredis has a tuple of one element, and no return type.
@@ -53,13 +52,6 @@ def is_error(raw: object, prefix: str) -> bool:
 
 
 _LOAD_SCRIPTS = b"".join(pack(script.loading) for script in ALL)
-
-
-class Connection(Protocol):
-    """Connection of redis-py, as far as it is used here."""
-
-    def disconnect(self) -> None:
-        """Close it."""
 
 
 class OnEnd(Protocol):
@@ -144,7 +136,7 @@ class NodeConnection:
             return False
         try:
             taken = self._socket.send(payload)
-        except _WOULD_BLOCK:
+        except WOULD_BLOCK:
             taken = 0
         except OSError as error:
             self.fail(str(error))
@@ -162,7 +154,7 @@ class NodeConnection:
             while self._outbox:
                 del self._outbox[: self._socket.send(self._outbox)]
             self.is_blocked = False
-        except _WOULD_BLOCK:
+        except WOULD_BLOCK:
             if len(self._outbox) > _OUTBOX_LIMIT:
                 self.fail("it reads nothing any more", blames_node=True)
         except OSError as error:
@@ -230,7 +222,7 @@ class NodeConnection:
         """Return the data in the socket; empty if there is none now, or ever again."""
         try:
             data = self._socket.recv(_READ_SIZE)
-        except _WOULD_BLOCK:
+        except WOULD_BLOCK:
             return b""
         except OSError as error:
             self.fail(str(error))
@@ -288,44 +280,8 @@ class NodeConnection:
     def disconnect(self) -> None:
         """Close the connection. What was written before still reaches the server."""
         if self.received < self.sent:
-            # A reply to a closed socket is answered with a reset, and a server that meets one as it
-            # writes the next reply throws away the commands that it has not read yet: releases.
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_WR)
-                _lingering.append((self._socket, self._connection))
-                close_lingering()
+                linger(self._socket, self._connection)
                 return
         self._connection.disconnect()
-
-
-_lingering: deque[tuple[socket.socket, Connection]] = deque()
-"""Connections to close once their server has closed its end, having read everything."""
-
-
-def close_lingering() -> None:
-    """Close the lingering connections whose servers have read everything."""
-    for _ in range(len(_lingering)):
-        # Single operations: several threads may be here.
-        try:
-            ended, connection = _lingering.popleft()
-        except IndexError:
-            return
-        if len(_lingering) < _MOST_LINGERING and not _has_ended(ended):
-            _lingering.append((ended, connection))
-        else:
-            connection.disconnect()
-
-
-def disown_lingering() -> None:
-    """In a child: close this process's copies of the lingering connections of the parent."""
-    while _lingering:
-        _lingering.popleft()[0].close()
-
-
-def _has_ended(ended: socket.socket) -> bool:
-    try:
-        return ended.recv(_READ_SIZE) == b""
-    except _WOULD_BLOCK:
-        return False
-    except OSError:
-        return True

@@ -13,7 +13,7 @@ from weakref import WeakSet
 from celery_redlock.redlock.errors import ConfigurationError
 
 from .channel import Channel
-from .connection import disown_lingering
+from .lingering import disown_lingering
 
 _TURN_S = 0.001
 """Interval of looks whether another thread has returned a channel."""

@@ -20,10 +20,11 @@ from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.events import Event, NodeRefuses
 from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.threads import dispatch
-from celery_redlock.redlock.transport import connection
+from celery_redlock.redlock.transport import lingering
 from celery_redlock.redlock.transport.channel import Channel
-from celery_redlock.redlock.transport.connection import NodeConnection, close_lingering
+from celery_redlock.redlock.transport.connection import NodeConnection
 from celery_redlock.redlock.transport.in_flight import Replies
+from celery_redlock.redlock.transport.lingering import close_lingering
 from celery_redlock.redlock.transport.node import Node
 from celery_redlock.redlock.transport.pool import Pool
 from tests.support.eventually import eventually
@@ -860,15 +861,15 @@ def test_a_connection_that_owes_nothing_is_closed_at_once() -> None:
 
 
 def test_connections_that_linger_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_lingering", deque())  # without those of other tests
+    monkeypatch.setattr(lingering, "_lingering", deque())  # without those of other tests
     with ExitStack() as stack:
         sockets = []
         for _ in range(40):
             ours, theirs = socket.socketpair()
             stack.enter_context(theirs)
-            lingering = NodeConnection(Connection(ours), 0.0, lambda why, *, blames_node: None)
-            lingering.send(b"RELEASE", 1, 0.0)
-            lingering.disconnect()
+            ended = NodeConnection(Connection(ours), 0.0, lambda why, *, blames_node: None)
+            ended.send(b"RELEASE", 1, 0.0)
+            ended.disconnect()
             sockets.append(ours)
         still_open = [ours.fileno() != -1 for ours in sockets]
         assert sum(still_open) == 32
@@ -879,9 +880,9 @@ def test_connections_that_linger_are_limited(monkeypatch: pytest.MonkeyPatch) ->
 def test_after_a_fork_the_child_closes_lingering_connections(stage: Stage) -> None:
     ours, theirs = socket.socketpair()
     with theirs:
-        lingering = NodeConnection(Connection(ours), 0.0, lambda why, *, blames_node: None)
-        lingering.send(b"RELEASE", 1, 0.0)
-        lingering.disconnect()
+        ended = NodeConnection(Connection(ours), 0.0, lambda why, *, blames_node: None)
+        ended.send(b"RELEASE", 1, 0.0)
+        ended.disconnect()
         parents_copy = ours.dup()
         stage.pool.forget()
         assert ours.fileno() == -1

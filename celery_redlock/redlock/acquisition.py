@@ -22,13 +22,13 @@ from celery_redlock.redlock.protocol.scripts import lock_keys
 from celery_redlock.redlock.transport.channel import Channel
 
 from .access import Access, Operation
+from .attempt import Attempt
 from .backoff import Backoff
 from .errors import AlreadyDone, LockHeld, RedlockError
 from .events import Acquired, Event, Refused
 from .keeper import Keeper
 from .lease import Backing, Lease, new_owner
 from .refusals import held_by, refuse_misconfigured, unavailable
-from .rounds import Attempt
 from .unsettled import ReleaseRequest, due_after
 from .waiters import Waiters
 from .waiting import OnWait, Waiter

@@ -9,13 +9,13 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 
+from .attempt import Attempt
 from .defaults import TTL_S
 from .errors import ConfigurationError, QuorumUnavailable
 from .hold import Hold
 from .keeper import OnLease
 from .lease import Holder, Lease, is_reservation
 from .parts import Parts
-from .rounds import Attempt
 from .validation import check_key, check_seconds, lease_ttl_ms
 
 DAY_S = 86_400.0

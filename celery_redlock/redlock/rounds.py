@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any
 
 from celery_redlock.redlock.protocol.quorum import (
     Verdict,
@@ -49,6 +49,7 @@ from celery_redlock.redlock.protocol.scripts import (
 )
 from celery_redlock.redlock.transport.channel import Channel, Command
 
+from .attempt import Attempt
 from .lease import Lease, is_reservation
 from .unsettled import ReleaseRequest
 
@@ -56,38 +57,6 @@ _PROBE_MS = 1000
 _UNDER_WAY_MS = 60_000
 """Longest time that an attempt can be under way."""
 _NOBODY = ""
-
-
-class Attempt(NamedTuple):
-    """One attempt to acquire a lock, under an owner that is never used again.
-
-    Attributes:
-        key: Key of the lock.
-        owner: Owner of the attempt.
-        ttl_ms: Expiry to set on every node, ms.
-        supersedes: Owner that may be replaced; '': nobody.
-        unless_done: Label whose done mark ends the attempt; '': none.
-        highest_floor: A node with a higher floor refuses; 0: no node refuses.
-        is_reservation: Whether the attempt is for a reservation.
-        publication: Distinguishes owners with the same label: see `new_owner`.
-        looks_first: Whether the lock may be in the middle of being handed over to `supersedes`.
-    """
-
-    key: str
-    owner: str
-    ttl_ms: int
-    supersedes: str = ""
-    unless_done: str = ""
-    highest_floor: int = 0
-    is_reservation: bool = False
-    publication: str = ""
-    looks_first: bool = False
-
-    @property
-    def gets_token(self) -> bool:
-        """Whether a grant gives a token: a reservation, under which nothing runs, needs none."""
-        # Only the script can replace another owner.
-        return not self.is_reservation or self.supersedes != "" or self.highest_floor > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +192,7 @@ class Rounds:
         replies = channel.ask_batch(
             commands, _as_extends, _are_extended_or_not, channel.holders(), timeout
         )
-        return [_of_lease(replies, number) for number in range(len(leases))]
+        return [_of_one(replies, number) for number in range(len(leases))]
 
     def release(
         self,
@@ -286,10 +255,7 @@ class Rounds:
             channel.everyone(),
             timeout,
         )
-        return [
-            [reply[number] if isinstance(reply, list) else reply for reply in replies]
-            for number in range(len(releases))
-        ]
+        return [_of_one(replies, number) for number in range(len(releases))]
 
     def _release(
         self,
@@ -356,11 +322,10 @@ def _as_extends(raws: list[object]) -> list[ExtendReply]:
 def _are_extended_or_not(replies: Sequence[list[ExtendReply] | Failed | None]) -> bool:
     count = next((len(reply) for reply in replies if isinstance(reply, list)), 1)
     return all(
-        extend_verdict(_of_lease(replies, number)) is not Verdict.PENDING for number in range(count)
+        extend_verdict(_of_one(replies, number)) is not Verdict.PENDING for number in range(count)
     )
 
 
-def _of_lease(
-    replies: Sequence[list[ExtendReply] | Failed | None], number: int
-) -> Sequence[ExtendReply | None]:
+def _of_one(replies: Sequence[list[Any] | Failed | None], number: int) -> Sequence[Any]:
+    """Return the replies to one of the requests that were made together."""
     return [reply[number] if isinstance(reply, list) else reply for reply in replies]

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 
 from .acquisition import OnAttempt
+from .attempt import Attempt
 from .defaults import TTL_S
 from .errors import LockHeld, RedlockError
 from .lease import Lease
 from .lock import Redlock
 from .release import DONE_S
-from .rounds import Attempt
 from .validation import check_key, check_seconds
 from .waiting import OnWait
 

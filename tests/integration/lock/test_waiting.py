@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from celery_redlock.redlock import LockHeld, Redlock
+from celery_redlock.redlock.attempt import Attempt
 from celery_redlock.redlock.events import Acquired, Event
 from celery_redlock.redlock.lease import task_of
 from celery_redlock.redlock.protocol.replies import GrantReply
-from celery_redlock.redlock.rounds import Attempt, Rounds
+from celery_redlock.redlock.rounds import Rounds
 from celery_redlock.redlock.transport.channel import Channel
 from celery_redlock.redlock.waiters import Waiters
 from celery_redlock.testing import Servers

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from celery_redlock.redlock import QuorumUnavailable
+from celery_redlock.redlock.attempt import Attempt
 from celery_redlock.redlock.errors import RedlockError
 from celery_redlock.redlock.events import Acquired
-from celery_redlock.redlock.rounds import Attempt
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.simulated_network import Network
 from tests.support.faults.strikes import Striker, Struck, strikes

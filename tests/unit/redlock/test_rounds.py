@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import pytest
 
+from celery_redlock.redlock.attempt import Attempt
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.protocol.replies import Busy, Done, Failed, Granted, GrantReply
-from celery_redlock.redlock.rounds import Attempt, Rounds
+from celery_redlock.redlock.rounds import Rounds
 from celery_redlock.redlock.transport.channel import Channel
 
 BUSY, LATE = Busy("somebody", 900, 3), Failed("timed out")

@@ -1,0 +1,37 @@
+"""One attempt to acquire a lock: what it asks of each node."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Attempt(NamedTuple):
+    """One attempt to acquire a lock, under an owner that is never used again.
+
+    Attributes:
+        key: Key of the lock.
+        owner: Owner of the attempt.
+        ttl_ms: Expiry to set on every node, ms.
+        supersedes: Owner that may be replaced; '': nobody.
+        unless_done: Label whose done mark ends the attempt; '': none.
+        highest_floor: A node with a higher floor refuses; 0: no node refuses.
+        is_reservation: Whether the attempt is for a reservation.
+        publication: Distinguishes owners with the same label: see `new_owner`.
+        looks_first: Whether the lock may be in the middle of being handed over to `supersedes`.
+    """
+
+    key: str
+    owner: str
+    ttl_ms: int
+    supersedes: str = ""
+    unless_done: str = ""
+    highest_floor: int = 0
+    is_reservation: bool = False
+    publication: str = ""
+    looks_first: bool = False
+
+    @property
+    def gets_token(self) -> bool:
+        """Whether a grant gives a token: a reservation, under which nothing runs, needs none."""
+        # Only the script can replace another owner.
+        return not self.is_reservation or self.supersedes != "" or self.highest_floor > 0

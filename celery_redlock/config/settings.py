@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from celery_redlock.redlock.defaults import (
     IDLE_TIMEOUT_S,
@@ -28,6 +27,7 @@ from celery_redlock.redlock.validation import SHORTEST_S, SHORTEST_TTL_S, addres
 from celery_redlock.suggestion import closest
 
 from .foreign_options import foreign_setting
+from .node_urls import fallback_node, nodes_given
 from .options import KNOWN_OPTIONS, setting_of
 from .redaction import hide_nodes
 
@@ -56,13 +56,8 @@ KNOWN_SETTINGS = OPTION_SETTINGS | {
     "redlock_beat_misfire_grace_time",
 }
 
-_BETWEEN_URLS = re.compile(r"[,\s]+(?=[A-Za-z][A-Za-z0-9+.-]*://)")
-"""Separator of URLs. A scheme must follow, since a password may hold a comma."""
-
 _UNSAFE_PREFIX = re.compile(r"[{}\s\x00-\x1f\x7f]")
 _Default = TypeVar("_Default", bool, None)
-
-_NODE_SCHEMES = frozenset({"redis", "rediss", "valkey", "valkeys", "unix"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,68 +246,11 @@ def _key_prefix(given: Mapping[str, Any]) -> str:
 
 
 def _nodes(given: Mapping[str, Any], conf: Mapping[str, Any]) -> tuple[str, ...]:
-    if "redlock_nodes" not in given:
-        return (_fallback_node(conf),)
-    value = given["redlock_nodes"]
-    if isinstance(value, str):
-        value = _BETWEEN_URLS.split(value.strip(" \t\r\n,"))
-    if not isinstance(value, (list, tuple)):
-        kind = type(value).__name__
-        raise ConfigurationError(f"redlock_nodes is of type {kind}; give a list of URLs")
-    for index, url in enumerate(value):
-        # Not shown: the value may hold a password.
-        if not isinstance(url, str):
-            kind = type(url).__name__
-            raise ConfigurationError(f"redlock_nodes[{index}] is of type {kind}; give a URL")
-    nodes = tuple(url.strip() for url in value)
-    if not all(nodes) or not nodes:
-        raise ConfigurationError(
-            "redlock_nodes is empty, or one of its URLs is; give URLs, or remove the setting to "
-            "lock on the result backend or the broker"
-        )
-    return nodes
-
-
-def _fallback_node(conf: Mapping[str, Any]) -> str:
-    for source in ("result_backend", "broker_url"):
-        # Read as an attribute: Celery then heeds its environment variables, too.
-        url = _node_url(getattr(conf, source, None) or conf.get(source))
-        if url is not None:
-            _warn_quorum_of_one(source, address_of(url))
-            return url
-    raise ConfigurationError(
-        "redlock_nodes is not set, and neither the result backend nor the broker is a Redis server "
-        'to fall back on; set it to the URLs of 1, 3 or 5 independent servers, e.g. ["redis://a", '
-        '"redis://b", "redis://c"]'
-    )
-
-
-def _node_url(url: object) -> str | None:
-    """Return the first server of a broker or backend URL as a node's URL; None if not Redis.
-
-    Kombu's transport options are dropped; those of TLS stay.
-    """
-    first = url[0] if isinstance(url, (list, tuple)) and url else url
-    if not isinstance(first, str):
-        return None
-    try:
-        parts = urlsplit(first.split(";")[0].strip())
-    except ValueError:
-        return None
-    scheme = {"redis+socket": "unix"}.get(parts.scheme, parts.scheme)
-    if scheme not in _NODE_SCHEMES:
-        return None
-    query = dict(parse_qsl(parts.query))
-    kept = {name: value for name, value in query.items() if name.startswith("ssl_")}
-    if "ssl_cert_reqs" in kept:
-        # Celery accepts the constant's name, redis-py only the word.
-        kept["ssl_cert_reqs"] = kept["ssl_cert_reqs"].removeprefix("CERT_").lower()
-    database = query.get("db") or query.get("virtual_host", "").strip("/")
-    if database:
-        kept["db"] = database
-    # Not urlunsplit, which drops the slashes of unix:///path.
-    options = f"?{urlencode(kept)}" if kept else ""
-    return f"{scheme}://{parts.netloc}{parts.path}{options}"
+    if "redlock_nodes" in given:
+        return nodes_given(given["redlock_nodes"])
+    source, url = fallback_node(conf)
+    _warn_quorum_of_one(source, address_of(url))
+    return (url,)
 
 
 @cache

@@ -15,7 +15,8 @@ from celery import Celery
 from celery_redlock.keys import KeyRule, accepts_token, key_rule
 from celery_redlock.redlock.errors import ConfigurationError
 
-from .options import LockOptions, declared_options, lock_options
+from .declared_options import declared_options, lock_options
+from .options import LockOptions
 from .settings import settings_from
 
 _refuses_later = ContextVar("refuses_later", default=False)

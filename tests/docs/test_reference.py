@@ -16,7 +16,8 @@ from celery.utils.dispatch import Signal
 import celery_redlock
 from celery_redlock import ConfigurationError, RedlockError
 from celery_redlock.config import options
-from celery_redlock.config.options import KNOWN_OPTIONS, LockOptions, lock_options
+from celery_redlock.config.declared_options import lock_options
+from celery_redlock.config.options import KNOWN_OPTIONS, LockOptions
 from celery_redlock.config.settings import (
     KNOWN_SETTINGS,
     OPTION_SETTINGS,

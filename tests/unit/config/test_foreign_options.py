@@ -10,8 +10,8 @@ import pytest
 from celery import Celery, Task
 
 from celery_redlock import SingletonTask
+from celery_redlock.config.declared_options import declared_options, lock_options
 from celery_redlock.config.foreign_options import foreign_option
-from celery_redlock.config.options import declared_options, lock_options
 from celery_redlock.config.settings import settings_from
 from celery_redlock.redlock.errors import ConfigurationError
 

@@ -9,7 +9,7 @@ import pytest
 from celery.app.task import Context
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
-from celery_redlock.config.options import lock_options
+from celery_redlock.config.declared_options import lock_options
 from celery_redlock.execution.run import Run, Successor
 from celery_redlock.execution.running import executions
 from celery_redlock.messages.headers import PUBLICATION_HEADER

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.config.options import LockOptions, OnConflict, lock_options
+from celery_redlock.config.declared_options import lock_options
+from celery_redlock.config.options import LockOptions, OnConflict
 from celery_redlock.operate.lock_view import LockView, next_call
 from celery_redlock.operate.locks import View, lock_of
 from celery_redlock.operate.removal import consequence

@@ -12,7 +12,8 @@ from celery.app.task import Context
 from kombu.exceptions import OperationalError
 
 from celery_redlock import LockHeld, QuorumUnavailable, SingletonTask
-from celery_redlock.config.options import Lifetime, lock_options
+from celery_redlock.config.declared_options import lock_options
+from celery_redlock.config.options import Lifetime
 from celery_redlock.messages.headers import TICK_HEADER
 from celery_redlock.messages.reservation import HEADER
 from celery_redlock.redlock.lease import is_reservation, new_owner, task_of

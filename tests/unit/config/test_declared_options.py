@@ -11,6 +11,7 @@ from celery import Celery, Task
 from hypothesis import given
 from hypothesis import strategies as st
 
+from celery_redlock.config.declared_options import declared_options, lock_options
 from celery_redlock.config.options import (
     ALLOWED,
     KNOWN_OPTIONS,
@@ -19,8 +20,6 @@ from celery_redlock.config.options import (
     OnConflict,
     OnLost,
     OnUnavailable,
-    declared_options,
-    lock_options,
 )
 from celery_redlock.redlock.errors import ConfigurationError
 

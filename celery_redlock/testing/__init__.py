@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from .binaries import bundled_server as bundled_server
     from .binaries import find_server_binary as find_server_binary
     from .binaries import server_on_path as server_on_path
+    from .launch import free_port as free_port
     from .locks import Locks as Locks
     from .memory_servers import MemoryServer as MemoryServer
     from .memory_servers import MemoryServers as MemoryServers
     from .memory_servers import start_memory_servers as start_memory_servers
     from .servers import Server as Server
     from .servers import Servers as Servers
-    from .servers import free_port as free_port
     from .servers import start_servers as start_servers
     from .settings import locked_on as locked_on
 
@@ -27,7 +27,7 @@ _MODULES = {
     "Servers": "servers",
     "bundled_server": "binaries",
     "find_server_binary": "binaries",
-    "free_port": "servers",
+    "free_port": "launch",
     "locked_on": "settings",
     "server_on_path": "binaries",
     "start_memory_servers": "memory_servers",

@@ -28,8 +28,8 @@ from redis.retry import Retry
 from celery_redlock.redlock.transport.connection import ErrorReply
 
 from .group import Group
+from .launch import free_port
 from .memory_node import MemoryNode
-from .servers import free_port
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -10,9 +10,7 @@ with start_servers(3) as servers:
 from __future__ import annotations
 
 import atexit
-import functools
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -21,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +29,7 @@ from redis.retry import Retry
 
 from .binaries import find_server_binary
 from .group import Group
+from .launch import free_port, launch
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -39,41 +37,6 @@ if TYPE_CHECKING:
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.005
-
-# Below the range that systems give to clients: a server that is down for a while must find its port
-# free again, and a client that connects to a dead port of that range may meet itself there.
-_PORTS = range(20_000, 30_000)
-
-# Asks the kernel to kill this process with its parent, unless the parent is gone already, and
-# becomes the server. Not a preexec_fn: those are unsafe as soon as there are threads.
-_LAUNCHER = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
-"""
-
-
-def free_port() -> int:
-    """Return a port of 127.0.0.1 that is free now and that no client's connection will take."""
-    while True:
-        port = _PORTS.start + secrets.randbelow(len(_PORTS))
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
-
-
-@functools.cache
-def _spawner(_owner_pid: int) -> ThreadPoolExecutor:
-    """Return this process's one thread that starts servers.
-
-    The kernel's "kill with the parent" means the thread that started the child, so that thread has
-    to live as long as the process.
-    """
-    return ThreadPoolExecutor(1, thread_name_prefix="start-redis-server")
 
 
 class Server:
@@ -243,7 +206,7 @@ class Server:
 
     def _start_once(self, binary: Path, deadline: float) -> bool:
         """Return whether the server runs; False if its port was taken."""
-        self._process = _spawner(os.getpid()).submit(self._launch, binary).result()
+        self._process = self._launch(binary)
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 break
@@ -260,17 +223,7 @@ class Server:
         command = [str(binary), "--port", str(self.port), "--bind", "127.0.0.1"]
         command += ["--dir", str(self.folder), "--unixsocket", str(self.folder / "redis.sock")]
         command += ["--save", "", "--appendonly", "no", *self._args]
-        if sys.platform == "linux":
-            command = [sys.executable, "-IS", "-c", _LAUNCHER, str(os.getpid()), *command]
-        with (self.folder / "log").open("wb") as log:
-            return subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=os.environ | self._env,
-                start_new_session=True,  # Ctrl-C is for the tests, which then stop the server
-            )
+        return launch(command, self.folder / "log", self._env)
 
     def _answers(self) -> bool:
         """Return whether this server answers, on the socket in its own folder."""

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from celery_redlock.testing import Server
-from celery_redlock.testing.servers import Servers, free_port
+from celery_redlock.testing.launch import free_port
+from celery_redlock.testing.servers import Servers
 
 
 def program(folder: Path, body: str) -> Path:

@@ -1,0 +1,73 @@
+"""Start of a server process that ends with this process, and its port."""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+# Below the range that systems give to clients: a server that is down for a while must find its port
+# free again, and a client that connects to a dead port of that range may meet itself there.
+_PORTS = range(20_000, 30_000)
+
+# Asks the kernel to kill this process with its parent, unless the parent is gone already, and
+# becomes the server. Not a preexec_fn: those are unsafe as soon as there are threads.
+_LAUNCHER = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that is free now and that no client's connection will take."""
+    while True:
+        port = _PORTS.start + secrets.randbelow(len(_PORTS))
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+
+
+@functools.cache
+def _spawner(_owner_pid: int) -> ThreadPoolExecutor:
+    """Return this process's one thread that starts servers.
+
+    The kernel's "kill with the parent" means the thread that started the child, so that thread has
+    to live as long as the process.
+    """
+    return ThreadPoolExecutor(1, thread_name_prefix="start-redis-server")
+
+
+def launch(command: list[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a process that never outlives this one: on Linux not even if this one is killed.
+
+    Args:
+        command: Program and arguments.
+        log: File that gets its output.
+        env: Environment variables to add to those of this process.
+    """
+    return _spawner(os.getpid()).submit(_launch, command, log, env).result()
+
+
+def _launch(command: list[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    if sys.platform == "linux":
+        command = [sys.executable, "-IS", "-c", _LAUNCHER, str(os.getpid()), *command]
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=os.environ | env,
+            start_new_session=True,  # Ctrl-C is for the tests, which then stop the server
+        )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from celery_redlock.redlock.defaults import TTL_S
 from celery_redlock.redlock.errors import ConfigurationError
@@ -113,6 +113,26 @@ def lock_options(
             "lower lock_min_hold or raise lock_max_hold",
         )
     return options
+
+
+def refuse_per_call(task: Any, options: Mapping[str, object]) -> None:
+    """Refuse options of the lock, or of another package, among those of one call.
+
+    Raises:
+        ConfigurationError: The message names the task, the option and the remedy.
+    """
+    # Celery would put them into the message's properties, where they have no effect.
+    in_use = options_in_use(type(task))
+    for name in sorted((FOREIGN_OPTIONS - in_use) & options.keys()):
+        if problem := foreign_option(name, options[name]):
+            raise ConfigurationError(
+                f"task {task.name!r}: {name} = {options[name]!r} {problem}, where the task is "
+                "defined"
+            )
+    for name in sorted(KNOWN_OPTIONS & options.keys()):
+        raise ConfigurationError(
+            f"task {task.name!r}: {name} is not a per-call option; set it where the task is defined"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from celery import Celery, Task, shared_task
 
 from celery_redlock.redlock.errors import ConfigurationError
 
-from .singleton import OnAppsTask, SingletonTask
+from .apps_task import OnAppsTask
+from .singleton import SingletonTask
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -2,106 +2,42 @@
 
 from __future__ import annotations
 
-import abc
 import os
 from collections.abc import Callable
-from functools import wraps
-from types import GenericAlias
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery, Task, states
 from celery.exceptions import Reject
 from celery.result import EagerResult
 
 from celery_redlock.config.app_lock import is_enabled, redlock_of
-from celery_redlock.config.foreign_options import (
-    FOREIGN_OPTIONS,
-    foreign_option,
-    options_in_use,
-)
-from celery_redlock.config.options import KNOWN_OPTIONS
-from celery_redlock.config.task_config import (
-    TaskLockConfig,
-    body_of,
-    checked_at_binding,
-    task_lock_config,
-)
+from celery_redlock.config.declared_options import refuse_per_call
+from celery_redlock.config.task_config import TaskLockConfig, checked_at_binding, task_lock_config
 from celery_redlock.execution import outcomes
 from celery_redlock.execution.execution import execute
 from celery_redlock.execution.message import Message
 from celery_redlock.execution.running import current, executions
-from celery_redlock.keys import TOKEN_PARAMETER, bind, bindable_signature, decorators_signature
+from celery_redlock.keys import TOKEN_PARAMETER
 from celery_redlock.messages import reservation
 from celery_redlock.messages.broker import how_to_publish, publish_confirmed
 from celery_redlock.messages.headers import flag_redelivered, headers_to_publish
 from celery_redlock.messages.requeue import ending_of_failed_retry, is_patient
 from celery_redlock.redlock import Lease
-from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.worker import bootsteps, signal_handlers
 
+from .apps_task import OnAppsTask, with_lock
+from .arguments import as_published, as_sent, hide_token
 from .publication import Publication, is_retry_of
+from .typed_task import P, R, TypedTask
 
 if TYPE_CHECKING:
-    import typing_extensions as typing
     from celery.app.task import Context
-    from celery.canvas import Signature
     from celery.result import AsyncResult
 
-    # With defaults, so that `SingletonTask` alone stands for a task of any signature.
-    P = typing.ParamSpec("P", default=...)
-    R = typing.TypeVar("R", covariant=True, default=Any)  # noqa: PLC0105  # short as P
-
-    class _Base(Task, Generic[P, R]):  # type: ignore[type-arg]
-        """Celery's task, with the parameters and the result of its body."""
-
-        def delay(self, *args: P.args, **kwargs: P.kwargs) -> AsyncResult[R]: ...
-        def run(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
-        def s(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]: ...
-        def si(self, *args: P.args, **kwargs: P.kwargs) -> Signature[R]: ...
-else:
-    P = R = Any  # only a type checker looks
-
-    class _Base:
-        """Celery's task, which can be subscripted from Celery 5.7 on only."""
-
-        def __class_getitem__(cls, _parameters: object) -> type[Task]:
-            return Task
-
-
 _Call = Callable[[tuple[Any, ...], dict[str, Any], "Lease | None"], Any]
-_DUMP = "_dump_pydantic_arguments"
-"""Where Celery, from 5.7 on, keeps what makes a call's pydantic models JSON."""
-_LOCKED = "redlock_is_locked"
-"""The attribute of a class's `__call__` that has the lock around it."""
 
 
-class OnAppsTask(abc.ABCMeta):
-    """Metaclass that puts the app's own task class below ours.
-
-    ``app.task(base=SingletonTask)`` takes the given base *instead of* the app's; a company's base
-    class or Django's `delay_on_commit` would be gone.
-    """
-
-    def __new__(
-        mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any
-    ) -> OnAppsTask:
-        """Return the class, based on the app's task class and with the lock around its call."""
-        app = namespace.get("app")
-        if isinstance(app, Celery):
-            apps_task = app.Task
-            if issubclass(apps_task, bases):
-                bases = (apps_task,)
-            elif not any(issubclass(base, apps_task) for base in bases):
-                bases = (*bases, apps_task)
-        cls = super().__new__(mcls, name, bases, namespace, **kwargs)
-        # A `__call__` of the class itself, of a mixin above it, or assigned later.
-        call = cls.__call__
-        if bases != (Task,) and call is not SingletonTask.__call__ and not hasattr(call, _LOCKED):
-            _lock_around_call(cls, call)
-        return cls
-
-
-class SingletonTask(_Base[P, R], metaclass=OnAppsTask):
+class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
     """Task of which one execution runs at a time for each task name and arguments.
 
     Use it as ``base=`` of a task, or write `@singleton_task`. Options are attributes that start
@@ -110,9 +46,6 @@ class SingletonTask(_Base[P, R], metaclass=OnAppsTask):
     To a type checker it is generic: ``SingletonTask[[int, str], bool]`` takes an int and a str, and
     returns a bool.
     """
-
-    if not TYPE_CHECKING:
-        __class_getitem__ = classmethod(GenericAlias)
 
     abstract = True
     _config: TaskLockConfig | None = None
@@ -135,11 +68,7 @@ class SingletonTask(_Base[P, R], metaclass=OnAppsTask):
         # Options may be set after this; here wrong ones are refused early.
         config = checked_at_binding(cls, app)
         if config and config.takes_token:
-            if cls.typing:
-                cls.__header__ = staticmethod(_without_token(body_of(cls)))  # type: ignore[attr-defined]
-            dump = getattr(cls, _DUMP, None)
-            if dump is not None and not hasattr(dump, "__wrapped__"):  # a task is bound repeatedly
-                setattr(cls, _DUMP, staticmethod(_with_token(dump)))
+            hide_token(cls)
         if "_stores_start" not in vars(cls):
             cls._stores_start, cls.track_started = bool(cls.track_started), False
         bootsteps.install(app)
@@ -192,7 +121,7 @@ class SingletonTask(_Base[P, R], metaclass=OnAppsTask):
             QuorumUnavailable: No quorum, and ``lock_on_unavailable="raise"``.
         """
         publish = super().apply_async
-        self._refuse_lock_options(options)
+        refuse_per_call(self, options)
 
         options["headers"] = headers_to_publish(task_id, options, self._running)
 
@@ -271,10 +200,11 @@ class SingletonTask(_Base[P, R], metaclass=OnAppsTask):
             QuorumUnavailable: Fewer nodes than a quorum could answer, or confirm.
         """
         config = self._lock_config()
-        name = config.rule.key_for(*self._as_published(args, kwargs, self.serializer))
+        name = config.rule.key_for(*as_published(self, args, kwargs, self.serializer))
         is_throttle = config.options.lifetime.is_throttle
         return reservation.release_all(redlock_of(self.app), name, is_throttle=is_throttle)
 
+    @with_lock
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the body: in an execution under the lock, otherwise as a plain function."""
         request = self.request
@@ -311,7 +241,7 @@ class SingletonTask(_Base[P, R], metaclass=OnAppsTask):
             flag_redelivered(request)
             return self._start(request, args, kwargs, lease, body)
 
-        named_by = self._as_sent(args, kwargs) if request.is_eager else (args, kwargs)
+        named_by = as_sent(self, args, kwargs) if request.is_eager else (args, kwargs)
         key = config.rule.key_for(*named_by)
         message = Message(self, request, redlock_of(self.app), config.options, key, start)
         return execute(message, max_deliveries=config.max_deliveries)
@@ -352,17 +282,6 @@ class SingletonTask(_Base[P, R], metaclass=OnAppsTask):
         # Last: a message can't choose it.
         return {**kwargs, TOKEN_PARAMETER: lease.token if lease else None}
 
-    def _as_sent(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Return a call's arguments, pydantic models replaced by what Celery sends for them."""
-        dump = getattr(self, _DUMP, None)
-        if dump is not None:
-            args, kwargs = dump(args, kwargs)
-        # Celery before 5.7 leaves that to the caller, as every version does for unknown models.
-        return (
-            tuple(map(_dumped, args)),
-            {name: _dumped(value) for name, value in kwargs.items()},
-        )
-
     def _lock_config(self) -> TaskLockConfig:
         config = self._config
         if config is None:
@@ -375,27 +294,12 @@ class SingletonTask(_Base[P, R], metaclass=OnAppsTask):
         running = self.app.current_worker_task
         return running.request if running else None
 
-    def _refuse_lock_options(self, options: dict[str, Any]) -> None:
-        # Celery would put them into the message's properties, where they have no effect.
-        in_use = options_in_use(type(self))
-        for name in sorted((FOREIGN_OPTIONS - in_use) & options.keys()):
-            if problem := foreign_option(name, options[name]):
-                raise ConfigurationError(
-                    f"task {self.name!r}: {name} = {options[name]!r} {problem}, where the task is "
-                    "defined"
-                )
-        for name in sorted(KNOWN_OPTIONS & options.keys()):
-            raise ConfigurationError(
-                f"task {self.name!r}: {name} is not a per-call option; set it where the task is "
-                "defined"
-            )
-
     def _key_at_publish(self, args: Any, kwargs: Any, options: dict[str, Any]) -> str | None:
         """Return the lock key, or None for a call that reserves nothing at publish."""
         if not is_enabled(self.app):
             return None
         config = self._lock_config()
-        args, kwargs = self._as_published(args, kwargs, options.get("serializer"))
+        args, kwargs = as_published(self, args, kwargs, options.get("serializer"))
         if not config.options.lifetime.reserves_at_publish and callable(config.options.key):
             # The function may need data that only the worker has.
             return None
@@ -406,60 +310,3 @@ class SingletonTask(_Base[P, R], metaclass=OnAppsTask):
                 raise  # a `lock_key` function failed
             # Celery refuses wrong arguments, or with `typing=False` the body does.
             return None
-
-    def _as_published(
-        self, args: Any, kwargs: Any, serializer: object
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return a call's arguments as Celery sends them."""
-        dump = getattr(self, _DUMP, None)
-        if dump is not None and serializer != "pickle":
-            args, kwargs = dump(args, kwargs)
-        return tuple(args), dict(kwargs)
-
-
-def _lock_around_call(cls: type[Any], call: Callable[..., Any]) -> None:
-    """Wrap the `__call__` of a subclass of `SingletonTask` in the lock.
-
-    Flask's documented pattern calls `self.run` from there, and the task would run unlocked.
-    """
-
-    @wraps(call)
-    def locked(self: SingletonTask, *args: Any, **kwargs: Any) -> Any:
-        def body(args: tuple[Any, ...], kwargs: dict[str, Any], lease: Lease | None) -> Any:
-            return call(self, *args, **self._with_token(kwargs, lease))
-
-        request = self.request
-        if request in executions:
-            return call(self, *args, **kwargs)
-        if request.called_directly:
-            return body(args, kwargs, None)
-        return self._perform(request, args, kwargs, body)
-
-    setattr(locked, _LOCKED, True)
-    cls.__call__ = locked
-
-
-def _dumped(value: Any) -> Any:
-    dump = getattr(value, "model_dump", None)
-    return dump(mode="json") if callable(dump) else value
-
-
-def _without_token(run: Callable[..., Any]) -> Callable[..., None]:
-    """Return a check of a call's arguments for `run`, without the token parameter."""
-    signature, decorators = bindable_signature(run), decorators_signature(run)
-
-    def check_arguments(*args: Any, **kwargs: Any) -> None:
-        bind(signature, decorators, args, kwargs)
-
-    return check_arguments
-
-
-def _with_token(dump: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `dump` wrapped: the token parameter it wants is added, and dropped afterwards."""
-
-    @wraps(dump)
-    def dump_arguments(args: Any, kwargs: Any) -> Any:
-        args, kwargs = dump(args, {**(kwargs or {}), TOKEN_PARAMETER: None})
-        return args, {name: value for name, value in kwargs.items() if name != TOKEN_PARAMETER}
-
-    return dump_arguments

@@ -16,6 +16,7 @@ from celery_redlock.config.app_lock import redlock_of
 from celery_redlock.redlock.errors import DuplicateTask, LockHeld
 from celery_redlock.redlock.lease import task_of
 from celery_redlock.signals import lock_acquired
+from celery_redlock.task.arguments import as_published
 
 if TYPE_CHECKING:
     from celery.result import AsyncResult
@@ -144,7 +145,7 @@ class Locks:
 
 def _key_of(task: SingletonTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     config = task._lock_config()  # noqa: SLF001  # the key of a call is no public name yet
-    published = task._as_published(args, kwargs, task.serializer)  # noqa: SLF001
+    published = as_published(task, args, kwargs, task.serializer)
     return config.rule.key_for(*published)
 
 

@@ -1,0 +1,72 @@
+"""Metaclass of singleton tasks: on the app's own task class, with the lock around each call."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from celery import Celery
+
+from celery_redlock.execution.running import executions
+
+if TYPE_CHECKING:
+    from celery_redlock.redlock import Lease
+
+_LOCKED = "redlock_is_locked"
+"""The attribute of a class's `__call__` that has the lock around it."""
+_Callable = TypeVar("_Callable", bound=Callable[..., Any])
+
+
+def with_lock(call: _Callable) -> _Callable:
+    """Mark a `__call__` that has the lock around it."""
+    setattr(call, _LOCKED, True)
+    return call
+
+
+class OnAppsTask(abc.ABCMeta):
+    """Metaclass that puts the app's own task class below ours.
+
+    ``app.task(base=SingletonTask)`` takes the given base *instead of* the app's; a company's base
+    class or Django's `delay_on_commit` would be gone.
+    """
+
+    def __new__(
+        mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **kwargs: Any
+    ) -> OnAppsTask:
+        """Return the class, based on the app's task class and with the lock around its call."""
+        app = namespace.get("app")
+        if isinstance(app, Celery):
+            apps_task = app.Task
+            if issubclass(apps_task, bases):
+                bases = (apps_task,)
+            elif not any(issubclass(base, apps_task) for base in bases):
+                bases = (*bases, apps_task)
+        cls = super().__new__(mcls, name, bases, namespace, **kwargs)
+        # A `__call__` of the class itself, of a mixin above it, or assigned later.
+        call = cls.__call__
+        if not hasattr(call, _LOCKED):
+            _lock_around_call(cls, call)
+        return cls
+
+
+def _lock_around_call(cls: type[Any], call: Callable[..., Any]) -> None:
+    """Wrap the `__call__` of a subclass of `SingletonTask` in the lock.
+
+    Flask's documented pattern calls `self.run` from there, and the task would run unlocked.
+    """
+
+    @wraps(call)
+    def locked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def body(args: tuple[Any, ...], kwargs: dict[str, Any], lease: Lease | None) -> Any:
+            return call(self, *args, **self._with_token(kwargs, lease))
+
+        request = self.request
+        if request in executions:
+            return call(self, *args, **kwargs)
+        if request.called_directly:
+            return body(args, kwargs, None)
+        return self._perform(request, args, kwargs, body)
+
+    cls.__call__ = with_lock(locked)

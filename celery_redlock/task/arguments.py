@@ -1,0 +1,70 @@
+"""Arguments of a call: as Celery sends them, and without the token, which the lock passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from celery_redlock.config.task_config import body_of
+from celery_redlock.keys import TOKEN_PARAMETER, bind, bindable_signature, decorators_signature
+
+_DUMP = "_dump_pydantic_arguments"
+"""Where Celery, from 5.7 on, keeps what makes a call's pydantic models JSON."""
+
+
+def hide_token(cls: type[Any]) -> None:
+    """Have Celery check and send the calls of a task class without the token parameter."""
+    if cls.typing:
+        cls.__header__ = staticmethod(_without_token(body_of(cls)))
+    dump = getattr(cls, _DUMP, None)
+    if dump is not None and not hasattr(dump, "__wrapped__"):  # a task is bound repeatedly
+        setattr(cls, _DUMP, staticmethod(_with_token(dump)))
+
+
+def as_published(
+    task: Any, args: Any, kwargs: Any, serializer: object
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return a call's arguments as Celery sends them."""
+    dump = getattr(task, _DUMP, None)
+    if dump is not None and serializer != "pickle":
+        args, kwargs = dump(args, kwargs)
+    return tuple(args), dict(kwargs)
+
+
+def as_sent(task: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Return a call's arguments, pydantic models replaced by what Celery sends for them."""
+    dump = getattr(task, _DUMP, None)
+    if dump is not None:
+        args, kwargs = dump(args, kwargs)
+    # Celery before 5.7 leaves that to the caller, as every version does for unknown models.
+    return (
+        tuple(map(_dumped, args)),
+        {name: _dumped(value) for name, value in kwargs.items()},
+    )
+
+
+def _dumped(value: Any) -> Any:
+    dump = getattr(value, "model_dump", None)
+    return dump(mode="json") if callable(dump) else value
+
+
+def _without_token(run: Callable[..., Any]) -> Callable[..., None]:
+    """Return a check of a call's arguments for `run`, without the token parameter."""
+    signature, decorators = bindable_signature(run), decorators_signature(run)
+
+    def check_arguments(*args: Any, **kwargs: Any) -> None:
+        bind(signature, decorators, args, kwargs)
+
+    return check_arguments
+
+
+def _with_token(dump: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `dump` wrapped: the token parameter it wants is added, and dropped afterwards."""
+
+    @wraps(dump)
+    def dump_arguments(args: Any, kwargs: Any) -> Any:
+        args, kwargs = dump(args, {**(kwargs or {}), TOKEN_PARAMETER: None})
+        return args, {name: value for name, value in kwargs.items() if name != TOKEN_PARAMETER}
+
+    return dump_arguments

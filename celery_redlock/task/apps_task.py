@@ -14,14 +14,17 @@ from celery_redlock.execution.running import executions
 if TYPE_CHECKING:
     from celery_redlock.redlock import Lease
 
-_LOCKED = "redlock_is_locked"
-"""The attribute of a class's `__call__` that has the lock around it."""
+_LOCKED = "redlock_locked"
+"""Attribute of a `__call__` that has the lock around it: itself.
+
+Not a flag: `functools.wraps` copies attributes to calls that have no lock around them.
+"""
 _Callable = TypeVar("_Callable", bound=Callable[..., Any])
 
 
 def with_lock(call: _Callable) -> _Callable:
     """Mark a `__call__` that has the lock around it."""
-    setattr(call, _LOCKED, True)
+    setattr(call, _LOCKED, call)
     return call
 
 
@@ -46,7 +49,7 @@ class OnAppsTask(abc.ABCMeta):
         cls = super().__new__(mcls, name, bases, namespace, **kwargs)
         # A `__call__` of the class itself, of a mixin above it, or assigned later.
         call = cls.__call__
-        if not hasattr(call, _LOCKED):
+        if getattr(call, _LOCKED, None) is not call:
             _lock_around_call(cls, call)
         return cls
 

@@ -7,6 +7,7 @@ import datetime as dt
 import decimal
 import uuid
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import pytest
@@ -288,3 +289,29 @@ def test_an_own_call_of_a_class_runs_under_the_lock(app: Celery, node: OneNode) 
     assert seen[0] is not None
     assert body.AsyncResult("task-1").result == 1
     assert node.held == {}
+
+
+def test_an_own_call_with_the_attributes_of_another_is_locked(app: Celery, node: OneNode) -> None:
+    """As `functools.wraps` leaves it."""
+    seen: list[str | None] = []
+
+    class InContext(SingletonTask):
+        abstract = True
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return super().__call__(*args, **kwargs)
+
+    class Traced(InContext):
+        abstract = True
+
+        @wraps(InContext.__call__)
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            seen.append(node.owner_of("t"))
+            return self.run(*args, **kwargs)
+
+    @app.task(base=Traced, name="t", lock_key=[])
+    def body() -> None: ...
+
+    deliver(body)
+    assert len(seen) == 1
+    assert seen[0] is not None

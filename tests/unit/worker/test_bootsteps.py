@@ -15,11 +15,13 @@ from celery import Celery
 from celery.concurrency.prefork import TaskPool
 from celery.concurrency.solo import TaskPool as SoloPool
 
+from celery_redlock.messages.reservation import HEADER
 from celery_redlock.pools import pool_process
 from celery_redlock.pools.prefork_keeper import is_supported
 from celery_redlock.redlock import ConfigurationError
 from celery_redlock.redlock.events import NodeRefuses, NodeUp, Observer
-from celery_redlock.worker import bootsteps
+from celery_redlock.redlock.lease import new_owner
+from celery_redlock.worker import bootsteps, signal_handlers
 from celery_redlock.worker.signal_handlers import keepers
 
 
@@ -177,3 +179,19 @@ def test_a_stopping_worker_lets_its_pool_end_waits(parent: Any, nodes: Nodes) ->
     assert keeper._table.is_shutting_down()
     step.create(parent)
     assert not pool_process.is_shutting_down(), "a worker that is started again in this process"
+
+
+@pytest.mark.parametrize("task", ["tasks.sync", "tasks.other"])
+def test_an_unreadable_message_is_discarded_then_released(
+    parent: Any, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    calls: list[object] = []
+    reservation = ["tasks.sync:1", new_owner("id", is_reservation=True)]
+    message = SimpleNamespace(headers={"task": task, HEADER: reservation})
+    parent.on_decode_error = lambda message, error: calls.append((message, str(error)))
+    redlock = SimpleNamespace(release_owner=lambda key, owner: calls.append([key, owner]))
+    monkeypatch.setattr(signal_handlers, "redlock_of", lambda app: redlock)
+    bootsteps.UnreadableMessages(parent).create(parent)
+    parent.on_decode_error(message, ValueError("cut off"))
+    released = [reservation] if task == "tasks.sync" else []
+    assert calls == [(message, "cut off"), *released]

@@ -39,6 +39,8 @@ class OneNode(TaskLock):
         began: When the lease of a key began.
     """
 
+    clock: FakeClock
+
     def __init__(self) -> None:
         super().__init__(["redis://127.0.0.1:1"], clock=FakeClock())
         self.keeper: Any = _NoKeeper()
@@ -83,7 +85,7 @@ class OneNode(TaskLock):
                 if on_wait:
                     on_wait()
                 # The wait takes no time: the clock is moved.
-                self.clock.sleep(min(left, held.remaining))
+                self.clock.move(min(left, held.remaining))
             else:
                 self._token += 1
                 lease.token = self._token

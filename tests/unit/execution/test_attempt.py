@@ -265,7 +265,7 @@ def test_a_copy_that_stood_still_heeds_what_has_run_since(
 ) -> None:
     attempt = new_attempt({"acks_late": True}, redelivered=True)
     lease = attempt.acquire()
-    node.clock.sleep(31.0)
+    node.clock.move(31.0)
     node.done.add(("t", MARK))
     with pytest.raises(AlreadyDone):
         attempt.unless_retried(lease)

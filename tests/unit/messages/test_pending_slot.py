@@ -43,16 +43,16 @@ def test_one_message_at_a_time_has_the_slot(node: OneNode) -> None:
 
 def test_a_message_that_carries_the_slot_renews_it(node: OneNode) -> None:
     carried = slot_of(node, "1").reserve()
-    node.clock.sleep(TTL - 1)
+    node.clock.move(TTL - 1)
     renewed = slot_of(node, "1", carried).reserve()
     assert renewed != carried
-    node.clock.sleep(TTL - 1)
+    node.clock.move(TTL - 1)
     assert node.owner_of(SLOT) == renewed.owner
 
 
 def test_a_slot_whose_message_vanished_is_free_after_its_ttl(node: OneNode) -> None:
     slot_of(node, "1").reserve()
-    node.clock.sleep(TTL + 1)
+    node.clock.move(TTL + 1)
     slot_of(node, "2").reserve()
 
 

@@ -55,7 +55,7 @@ def test_the_lock_of_a_running_task_is_shown(
     new_task()
     running("t", "task-1")
     node.acquire("t", ttl=30.0, label="task-1")
-    node.clock.sleep(10.0)
+    node.clock.move(10.0)
     assert held(app) == [{"task": "t", "task_id": "task-1", "key": "t", "remaining": 20.0}]
 
 

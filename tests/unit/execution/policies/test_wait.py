@@ -38,7 +38,7 @@ def test_a_duplicate_is_skipped_after_its_wait(
 
 
 def test_a_message_runs_when_the_lock_is_free_within_its_wait(task: Any, node: OneNode) -> None:
-    node.clock.sleep(16)
+    node.clock.move(16)
     deliver(task)
     assert task.AsyncResult("task-1").state == "SUCCESS"
     assert task.runs == [1]

@@ -20,6 +20,7 @@ from celery_redlock.config.app_lock import redlock_of
 from celery_redlock.testing import Server, Servers
 from tests.support.eventually import eventually
 from tests.support.processes.workers import Worker
+from tests.support.requirements import linux_only
 
 from .names import BARE, ONCE, OURS, PLAIN, SINGLETON, UNTIL_EXECUTED
 from .no_op_app import CONF, COUNT, COUNTS, VARIANT, app, new_task
@@ -149,7 +150,7 @@ def busy_workers(
         yield workers, missing
 
 
-@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="CPU times are Linux's")
+@linux_only("tells these times", is_there=Path("/proc/self/schedstat").exists())
 def test_a_task_that_does_nothing(
     five: Servers, servers: Any, tmp_path: Path, seconds: float, page: Page
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from celery_redlock.testing import Servers
+from tests.support.requirements import unmet
 from tests.support.root import ROOT
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -29,7 +30,7 @@ def _chromium() -> Iterator[Any]:
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     driver = shutil.which("chromedriver")
     if browser is None or driver is None:
-        pytest.skip("no Chromium with its chromedriver on this machine")
+        unmet("no Chromium with its chromedriver on this machine", "browser")
     options = webdriver.ChromeOptions()
     options.binary_location = browser
     for flag in _FLAGS:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.markdown import blocks
+from tests.support.requirements import unmet
 from tests.support.root import ROOT
 
 PAGE = ROOT / "docs" / "how-to" / "install.md"
@@ -41,7 +42,7 @@ def test_the_worker_of_the_compose_file_names_each_node_in_it() -> None:
 def test_a_systemd_unit_is_valid(name: str, tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
-        pytest.skip("there is no systemd-analyze")
+        unmet("there is no systemd-analyze", "systemd")
     # The programs that it starts need not be installed here.
     unit = tmp_path / name
     unit.write_text(re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", FILES[name]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
@@ -24,27 +25,35 @@ AMQP_VARIABLE = "REDLOCK_TEST_AMQP_URL"
 WITHOUT_VARIABLE = "REDLOCK_TEST_WITHOUT"
 
 
-def unmet(need: str) -> NoReturn:
-    """End the present test: in CI as failed, for there it would never run at all."""
-    if IN_CI:
+def unmet(need: str, name: str = "") -> NoReturn:
+    """End the present test: in CI as failed, for there it would never run at all.
+
+    Args:
+        need: What is missing, and how to get it.
+        name: Name by which a machine of CI can say that it does not have it, in
+            REDLOCK_TEST_WITHOUT: the test is skipped there. '': each one has to have it.
+    """
+    if IN_CI and name not in os.environ.get(WITHOUT_VARIABLE, "").split():
         pytest.fail(need)
     pytest.skip(need)
 
 
-def spin_is_missing() -> NoReturn:
-    """End the present test, which needs Spin and gcc: as `unmet`, or skipped where it was tried.
+def linux_only(reason: str, *, is_there: bool = True) -> pytest.MarkDecorator:
+    """Return a mark for tests of what only Linux has.
 
-    `.ci/run` installs Spin, and says in REDLOCK_TEST_WITHOUT that it was not to be had.
+    Args:
+        reason: What only Linux has.
+        is_there: Whether this machine has it. In CI the tests run on Linux in any case.
     """
-    if "spin" in os.environ.get(WITHOUT_VARIABLE, "").split():
-        pytest.skip("Spin could not be installed")
-    unmet("Spin and gcc are not on PATH; on Debian: apt-get install spin gcc")
+    return pytest.mark.skipif(
+        sys.platform != "linux" or not (is_there or IN_CI), reason=f"only Linux {reason}"
+    )
 
 
 def rabbitmq_url() -> str:
     """Return the URL of a RabbitMQ broker: REDLOCK_TEST_AMQP_URL, else one on this machine.
 
-    One that is named has to be there; without any, the test is skipped. In CI one job names it.
+    One that is named has to be there; without any, the test is `unmet`.
     """
     named = os.environ.get(AMQP_VARIABLE)
     with Connection(_amqp_url(), connect_timeout=5) as broker:
@@ -54,7 +63,7 @@ def rabbitmq_url() -> str:
             need = f"no RabbitMQ at {broker.as_uri()} ({error}); {AMQP_VARIABLE} may name another"
             if named:
                 pytest.fail(need)
-            pytest.skip(need)
+            unmet(need, "rabbitmq")
         return broker.as_uri(include_password=True)
 
 

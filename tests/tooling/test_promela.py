@@ -13,7 +13,7 @@ from tests.model.promela.spin import check, is_installed
 from tests.model.table import LARGER, TABLE, Row
 from tests.model.verdicts import explored
 from tests.support.evidence import record
-from tests.support.requirements import spin_is_missing
+from tests.support.requirements import unmet
 
 ROWS = {row.name: row for row in TABLE}
 
@@ -21,7 +21,7 @@ ROWS = {row.name: row for row in TABLE}
 @pytest.fixture(autouse=True)
 def _spin() -> None:
     if not is_installed():
-        spin_is_missing()
+        unmet("Spin and gcc are not on PATH; on Debian: apt-get install spin gcc", "spin")
 
 
 @pytest.mark.parametrize("row", TABLE, ids=str)

@@ -13,6 +13,7 @@ from tests.integration.conftest import NewProject
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.processes.project import Project
 from tests.support.processes.workers import is_alive, kill_process
+from tests.support.requirements import linux_only
 from tests.support.root import ROOT
 
 
@@ -92,7 +93,7 @@ def test_a_killed_worker_leaves_nobody_behind(project: Project) -> None:
     eventually(lambda: not any(map(is_alive, children)))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills processes with their parent")
+@linux_only("kills processes with their parent")
 def test_a_worker_does_not_outlive_a_killed_test(project: Project, tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path

@@ -17,6 +17,7 @@ from tests.benchmarks.node_peers import NotInstalled
 from tests.conftest import NewRedlock
 from tests.support.evidence import record
 from tests.support.judges.nodes import assert_freed
+from tests.support.requirements import unmet
 
 from .neighbours import NEIGHBOURS, Neighbour
 
@@ -44,12 +45,12 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def neighbour(name: str, five: Servers) -> Iterator[Neighbour]:
     if "Node.js" in name and not shutil.which("npm"):
-        pytest.skip("there is no npm")
+        unmet("there is no npm", "npm")
     with ExitStack() as stack:
         try:
             yield NEIGHBOURS[name](five.urls, NAME, stack)
         except NotInstalled as error:
-            pytest.skip(str(error))
+            unmet(str(error), "npm")
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import redis
 
 from celery_redlock.testing import Server, free_port, servers, start_servers
 from tests.support.eventually import eventually
+from tests.support.requirements import linux_only
 from tests.support.root import ROOT
 
 
@@ -126,7 +127,7 @@ def test_a_server_outlives_the_thread_that_started_it() -> None:
         assert client.ping()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can kill a process with its parent")
+@linux_only("kills processes with their parent")
 def test_no_server_outlives_a_killed_parent() -> None:
     program = """
 import sys

@@ -15,9 +15,10 @@ from tests.support.eventually import PATIENCE, eventually
 from tests.support.judges.endings import LIMIT_S
 from tests.support.processes.project import Project
 from tests.support.processes.workers import Worker, kill_process
+from tests.support.requirements import linux_only
 from tests.support.root import ROOT
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only there processes have a pidfd")
+pytestmark = linux_only("has pidfds")
 TASKS = 600
 LONG_ID = "x" * 1500
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.support.eventually import eventually
+from tests.support.requirements import unmet
 
 _ROOT = Path("/sys/fs/cgroup")
 
@@ -18,8 +17,7 @@ _ROOT = Path("/sys/fs/cgroup")
 def memory_limit(pid: int, mib: int) -> Iterator[None]:
     """Have the kernel's OOM killer end process `pid` should it come to need more than `mib` MiB.
 
-    Only who may make a cgroup can do that. On other machines, hosted CI's among them, the test is
-    skipped.
+    Only who may make a cgroup can do that; elsewhere the test is `unmet`.
     """
     # Version 1 has one tree for each controller.
     is_v1 = (_ROOT / "memory").is_dir()
@@ -28,7 +26,7 @@ def memory_limit(pid: int, mib: int) -> Iterator[None]:
     try:
         group.mkdir()
     except OSError as error:
-        pytest.skip(f"no cgroup can be made: {error}")
+        unmet(f"no cgroup can be made: {error}", "cgroup")
     try:
         try:
             if is_v1:
@@ -38,7 +36,7 @@ def memory_limit(pid: int, mib: int) -> Iterator[None]:
                 (group / "memory.swap.max").write_text("0")
             (group / "cgroup.procs").write_text(str(pid))
         except OSError as error:
-            pytest.skip(f"the memory of a cgroup can't be limited: {error}")
+            unmet(f"the memory of a cgroup can't be limited: {error}", "cgroup")
         yield
     finally:
         # A dead process leaves it some time after it has died.

@@ -116,7 +116,7 @@ class RabbitMQ:
 
     def __enter__(self) -> Self:
         if not (_command("rabbitmq-server") and _command("epmd")):
-            unmet("no rabbitmq-server on this machine")
+            unmet("no rabbitmq-server on this machine", "rabbitmq-server")
         # Erlang would start one that stays when the node has gone.
         self._names = subprocess.Popen([_command("epmd"), *self._at()], env=self._env)
         self._start()

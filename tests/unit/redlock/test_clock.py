@@ -8,9 +8,10 @@ import time
 import pytest
 
 from celery_redlock.redlock import clock
+from tests.support.requirements import linux_only
 
 
-@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="there is no such clock")
+@linux_only("has this clock")
 def test_leases_are_measured_on_the_clock_that_counts_suspend(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

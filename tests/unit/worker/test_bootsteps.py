@@ -23,6 +23,7 @@ from celery_redlock.redlock.events import NodeRefuses, NodeUp, Observer
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.worker import bootsteps, signal_handlers
 from celery_redlock.worker.signal_handlers import keepers
+from tests.support.requirements import linux_only
 
 
 class Nodes:
@@ -155,7 +156,7 @@ def test_only_a_pool_that_forks_gets_a_keeper(
     assert (os.getpid() in keepers) == (is_made and is_supported())
 
 
-@pytest.mark.skipif(not is_supported(), reason="there are no pidfds here either")
+@linux_only("has pidfds", is_there=is_supported())
 @pytest.mark.parametrize("call", [(os, "pidfd_open"), (signal, "pidfd_send_signal")])
 @pytest.mark.parametrize("error", [errno.ENOSYS, errno.EPERM])
 def test_a_kernel_or_sandbox_without_pidfds_gets_no_keeper(

@@ -11,6 +11,7 @@ import pytest
 from celery_redlock.redlock.threads import native
 from celery_redlock.redlock.transport import poller as module
 from celery_redlock.redlock.transport.poller import Poller, new_poller
+from tests.support.requirements import unmet
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -20,7 +21,7 @@ def poller(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> P
     if request.param == "select":
         monkeypatch.delattr(select, "poll")
     elif not hasattr(select, "poll"):
-        pytest.skip("this system has no poll")
+        unmet("this system has no poll")
     return new_poller()
 
 

@@ -232,6 +232,19 @@ def test_a_lease_that_is_over_when_it_comes_is_lost(stage: Stage) -> None:
 # ---- the end of keeping
 
 
+def test_a_lease_that_is_hurried_is_extended_at_the_next_tick(stage: Stage) -> None:
+    lease = stage.keep()
+    stage.keeper.hurry(lease)
+    stage.keeper.tick()
+    assert stage.rounds == [(1000.0, [lease])]
+
+
+def test_a_lease_that_is_not_kept_is_not_hurried(stage: Stage) -> None:
+    stage.keeper.hurry(stage.lease())
+    stage.keeper.tick()
+    assert not stage.rounds
+
+
 def test_max_hold_ends_the_renewal_and_then_the_lease(stage: Stage) -> None:
     lease = stage.keep(max_hold=100)
     stage.tick_for(100)

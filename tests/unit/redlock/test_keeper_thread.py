@@ -111,6 +111,7 @@ def test_the_thread_goes_on_after_an_error_in_a_renewal(
     assert not lease.lost
     assert [record.getMessage() for record in caplog.records] == ["keeper failed, retrying"]
     assert caplog.records[0].levelno == logging.ERROR
+    assert caplog.records[0].exc_info
 
 
 def test_an_error_without_end_costs_the_lease_and_no_more(
@@ -180,7 +181,10 @@ def test_stop_ends_the_thread_and_keeps_nothing(stage: Stage, wakeup: VirtualWak
 
 
 def test_the_thread_survives_what_is_raised_in_it_from_outside(
-    stage: Stage, wakeup: VirtualWakeup, monkeypatch: pytest.MonkeyPatch
+    stage: Stage,
+    wakeup: VirtualWakeup,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     in_this_thread(monkeypatch, time, "sleep", stage.clock.move)
     strikes = [ZeroDivisionError()]
@@ -194,6 +198,8 @@ def test_the_thread_survives_what_is_raised_in_it_from_outside(
     wakeup.run_for(3 * PERIOD)
     assert len(stage.rounds) >= 2
     assert not lease.lost
+    assert [record.getMessage() for record in caplog.records] == ["keeper interrupted, continuing"]
+    assert caplog.records[0].exc_info
 
 
 def test_of_two_threads_that_were_started_one_ends_at_once(

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections.abc import Callable
 
 import pytest
 
-from celery_redlock.redlock.errors import LeaseLost
+from celery_redlock.redlock.errors import ConfigurationError, LeaseLost
 from celery_redlock.redlock.lease import (
     Lease,
     holder_of,
     host_of,
     is_reservation,
+    lost_in_block,
     new_owner,
     publication_of,
     task_of,
@@ -95,7 +97,7 @@ def test_ensure_asks_nobody_about_a_lease_that_is_over(
     else:
         lease.is_released = True
     with pytest.raises(
-        LeaseLost, match="it was released" if end == "released" else "renewed"
+        LeaseLost, match="it was released$" if end == "released" else "renewed"
     ) as ex:
         lease.ensure()
     assert ex.value.key == "k"
@@ -123,6 +125,25 @@ def test_a_loss_that_is_noted_elsewhere_is_seen_at_once(lease: Lease) -> None:
     lease.backing.refresh = refresh
     assert lease.remaining() == 0.0
     assert lease.lost
+
+
+@pytest.mark.parametrize(("end", "action"), [(Lease.extend, "extend"), (Lease.release, "release")])
+def test_a_lease_of_a_run_is_not_ended_or_renewed_by_hand(
+    lease: Lease, end: Callable[[Lease], None], action: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"cannot {action} 'k' by hand"):
+        end(lease)
+
+
+def test_a_block_around_the_lease_of_a_run_does_not_release_it(lease: Lease) -> None:
+    with pytest.raises(ConfigurationError, match="cannot release 'k' by hand"), lease:
+        pass
+
+
+def test_a_block_whose_lease_was_lost_says_so() -> None:
+    reason = "others may have had the lock before its block ended"
+    lease = Lease("k", new_owner(), 7, 10_000, deadline=110.0, clock=FakeClock(110.0))
+    assert str(lost_in_block(lease)) == f"the lease on 'k' is lost: {reason}"
 
 
 def test_two_leases_are_never_equal(lease: Lease, clock: FakeClock) -> None:

@@ -35,6 +35,7 @@ def test_the_note_names_run_guard_address_and_all_nodes() -> None:
 
 def test_the_note_lasts_as_long_as_the_guard() -> None:
     assert HERE.admitting("run")[3:] == ("PX", 63_600)
+    assert replace(HERE, guard_s=0.0).admitting("run")[3:] == ("PX", 1), "no shorter one exists"
 
 
 def test_the_order_of_the_nodes_does_not_matter() -> None:
@@ -58,6 +59,8 @@ def test_an_admission_is_not_inherited(of_another: Admission) -> None:
 
 def test_an_admission_covers_a_shorter_guard() -> None:
     assert replace(HERE, guard_s=5.0).run_id_in(noted()) == "run"
+    longest = noted().replace(b"63600", b"9" * 15)
+    assert HERE.run_id_in(longest) == "run"
 
 
 @pytest.mark.parametrize(
@@ -80,3 +83,8 @@ def test_each_setting_must_be_safe(at: int) -> None:
 
 def test_a_reply_of_resp3_is_understood() -> None:
     assert stores_each_write(dict(zip(SAFE[::2], SAFE[1::2], strict=True)))
+
+
+def test_without_a_whole_reply_no_write_is_said_to_be_stored() -> None:
+    assert stores_each_write([*SAFE, b"a name without a value"])
+    assert not stores_each_write(hiredis.ReplyError("NOPERM"))

@@ -23,15 +23,19 @@ from celery_redlock.redlock.protocol.replies import (
 from celery_redlock.redlock.protocol.scripts import (
     ALL,
     GRANT,
+    Refusal,
     as_ack,
     as_extend,
     as_grant,
+    as_held,
+    as_probed,
     as_release,
     as_reserved,
     as_time,
     done_key,
     evalsha,
     lock_keys,
+    looking_closely,
 )
 
 TOKEN = 1_795_123_456_789_012
@@ -137,7 +141,7 @@ REPLICA = hiredis.ReplyError("READONLY You can't write against a read only repli
         ([b"OK", b"me", 30_000], Granted(0)),
         ([None, b"me", 29_000], Granted(0)),  # the question came twice
         ([None, b"you", 29_000], Busy("you", 29_000, 0)),
-        ([None, b"\xff!", -1], Busy("\ufffd!", -1, 0)),
+        pytest.param([None, b"\xff!", -1], Busy("\ufffd!", -1, 0), id="not UTF-8"),
         ([None, None, -2], Busy("", 0, 0)),  # it ended in between
         ([b"OK", b"you", 9], Failed("unexpected reply [b'OK', b'you', 9]")),
         ([WRONG, None, -2], Failed(str(WRONG))),
@@ -151,6 +155,58 @@ REPLICA = hiredis.ReplyError("READONLY You can't write against a read only repli
 )
 def test_what_is_said_to_a_reservation_means(raws: list[object], meaning: object) -> None:
     reply = as_reserved(b"me", raws)
+    assert reply == meaning
+    assert type(reply) is type(meaning)
+
+
+CLOCK = [b"1795123456", b"789012"]
+
+
+@pytest.mark.parametrize(
+    ("raws", "meaning"),
+    [
+        ([b"a", 29_000, str(TOKEN - 7).encode(), CLOCK], Busy("a", 29_000, TOKEN - 7, age_us=7)),
+        ([b"a", 29_000, None, CLOCK], Busy("a", 29_000, 0)),
+        ([b"a", 29_000, b"junk", CLOCK], Busy("a", 29_000, 0)),
+        ([b"a", 29_000, b"%d" % (2**53 + 1), CLOCK], Busy("a", 29_000, 0)),
+        ([b"a", 29_000, b"%d" % 2**53, None], Busy("a", 29_000, 2**53)),
+        ([b"a", 29_000, None, None], Busy("a", 29_000, 0)),
+        pytest.param([b"\xff!", -1, None, CLOCK], Busy("\ufffd!", -1, 0), id="not UTF-8"),
+        ([None, -2, None, CLOCK], Busy("", 0, 0)),
+        ([None, -2, str(TOKEN).encode(), CLOCK], Busy("", 0, TOKEN)),
+        ([b"a", 29_000, None, CLOCK, 1], Done(1)),
+        ([b"a", 29_000, None, CLOCK, 0], Busy("a", 29_000, 0)),
+        ([b"a", 29_000, None, CLOCK, -2], Busy("a", 29_000, 0)),
+        ([WRONG, 29_000, None, CLOCK], Failed(str(WRONG))),
+        ([b"a", b"junk", None, CLOCK], Failed(f"unexpected reply {[b'a', b'junk', None, CLOCK]}")),
+    ],
+    ids=repr,
+)
+def test_the_replies_to_a_close_look_mean(raws: list[object], meaning: object) -> None:
+    reply = as_held(raws)
+    assert reply == meaning
+    assert type(reply) is type(meaning)
+
+
+def test_a_close_look_reads_owner_floor_clock_and_mark() -> None:
+    look = [("GET", "lock"), ("PTTL", "lock"), ("GET", "floor"), ("TIME",)]
+    assert looking_closely("lock", "floor") == look
+    assert looking_closely("lock", "floor", "mark") == [*look, ("PTTL", "mark")]
+
+
+@pytest.mark.parametrize(
+    ("raws", "meaning"),
+    [
+        ([b"1", 1], Refusal("")),
+        ([FULL, 0], Refusal(str(FULL))),
+        ([b"1", WRONG], Refusal(str(WRONG))),
+        ([b"x", 1], Failed("unexpected reply b'x'")),
+        ([b"1", b"x"], Failed("unexpected reply b'x'")),
+    ],
+    ids=repr,
+)
+def test_the_replies_to_a_probe_mean(raws: list[object], meaning: object) -> None:
+    reply = as_probed(raws)
     assert reply == meaning
     assert type(reply) is type(meaning)
 

@@ -1,15 +1,106 @@
-"""The mutation gate mutates files that are there, with tests that are there."""
+"""The mutation gate: what it mutates, and how it counts."""
 
 from __future__ import annotations
 
-from tests.mutation.gate import _RULES, _TESTS, GATED, LOCK, WATCHED, known_equivalents
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.mutation import scores
+from tests.mutation.gate import LOCK, MODULES, SCRIPTS, SLOW, TESTS
+from tests.mutation.lua import mutants
+from tests.mutation.scores import Scores, equivalents
+from tests.support.evidence import record, recorded
 from tests.support.root import ROOT
 
-
-def test_the_gate_names_files_and_tests_that_exist() -> None:
-    assert all((ROOT / LOCK / file).is_file() for file in (*GATED, *WATCHED))
-    assert all((ROOT / "tests/unit/redlock" / test).exists() for test in (_RULES, *_TESTS))
+A = "- a\n+ b"
+B = "- c\n+ d"
 
 
-def test_each_equivalent_mutant_has_a_reason() -> None:
-    assert all(change and reason for change, reason in known_equivalents().items())
+@pytest.fixture
+def into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder of figures; of one file, one change is known to change nothing."""
+    known = [scores.Equivalent("lease.py", A, "no difference")]
+    monkeypatch.setattr(scores, "equivalents", lambda: known)
+    monkeypatch.setattr(scores, "PUBLISHED", tmp_path)
+    monkeypatch.setattr(scores, "RECORDED", tmp_path)
+    monkeypatch.setenv("REDLOCK_EVIDENCE_INTO", str(tmp_path))
+    return tmp_path
+
+
+def test_every_rule_is_mutated_with_tests_that_exist() -> None:
+    rules = {path.relative_to(ROOT / LOCK).as_posix() for path in (ROOT / LOCK).rglob("protocol/*")}
+    assert {rule for rule in rules if rule.endswith(".py")} <= {*MODULES, "protocol/__init__.py"}
+    lua = {path.relative_to(ROOT / LOCK).as_posix() for path in (ROOT / LOCK).rglob("*.lua")}
+    assert lua == set(SCRIPTS)
+    assert all((ROOT / LOCK / file).is_file() for file in MODULES)
+    assert all((ROOT / TESTS / test).is_file() for test in SLOW)
+
+
+def test_each_equivalent_mutant_has_a_reason_and_its_lines_in_the_file() -> None:
+    for one in equivalents():
+        text = [line.strip() for line in (ROOT / LOCK / one.file).read_text("utf-8").splitlines()]
+        removed = [line[2:] for line in one.change.splitlines() if line.startswith("-")]
+        assert one.reason
+        assert removed
+        assert set(removed) <= set(text), one
+
+
+def test_each_equivalent_mutant_is_listed_once() -> None:
+    listed = sorted((one.file, one.change) for one in equivalents())
+    assert all(one != other for one, other in pairwise(listed))
+
+
+def test_a_survivor_without_a_reason_fails_the_gate(
+    into: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried = Scores()
+    tried.kill("lease.py", 7)
+    tried.judge("lease.py", A)
+    tried.judge("lease.py", B)
+    assert tried.told(is_complete=True) == 1
+    assert f"survived: lease.py\n{B}\n" in capsys.readouterr().out
+    assert recorded(into)["mutants"] == {
+        "by_file": {"lease.py": {"killed": 7, "survived": 1, "equivalent": 1}},
+        "killed": 7, "survived": 1, "equivalent": 1,
+    }  # fmt: skip
+
+
+def test_survivors_with_reasons_pass_the_gate(into: Path) -> None:
+    tried = Scores()
+    tried.judge("lease.py", A)
+    assert tried.told(is_complete=True) == 0
+
+
+def test_a_reason_without_its_mutant_fails_the_gate(
+    into: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried = Scores()
+    tried.kill("lease.py")
+    assert tried.told(is_complete=True) == 1
+    assert "killed or gone" in capsys.readouterr().out
+
+
+def test_an_incomplete_run_records_nothing(into: Path) -> None:
+    tried = Scores()
+    tried.kill("lease.py")
+    assert tried.told(is_complete=False) == 0
+    assert not recorded(into)
+
+
+def test_a_file_that_was_not_mutated_keeps_its_figures(into: Path) -> None:
+    counts = {"killed": 3, "survived": 0, "equivalent": 2}
+    record("mutants", by_file={"keeper.py": counts})
+    tried = Scores()
+    tried.kill("release.py")
+    tried.told(is_complete=True)
+    by_file = recorded(into)["mutants"]["by_file"]
+    assert by_file == {
+        "keeper.py": counts, "release.py": {"killed": 1, "survived": 0, "equivalent": 0},
+    }  # fmt: skip
+
+
+def test_a_script_is_changed_everywhere_but_in_its_comments() -> None:
+    changed = [(one.line, one.added) for one in mutants("-- 1 == 1\nif a == b then")]
+    assert changed == [(2, "if a ~= b then")]

@@ -151,11 +151,13 @@ class Subscriptions:
             self._connections.mend(now, self._connect_timeout)
 
     def _send(self, listening: _Listening, channels: AbstractSet[str], now: float) -> None:
+        if channels == listening.asked:
+            return
         new, old = channels - listening.asked, listening.asked - channels
         listening.asked |= new
         listening.asked -= old
         listening.confirmed -= old
-        for command, changed in (("SUBSCRIBE", list(new)), ("UNSUBSCRIBE", list(old))):
+        for command, changed in (("SUBSCRIBE", sorted(new)), ("UNSUBSCRIBE", sorted(old))):
             for start in range(0, len(changed), _BATCH):
                 payload = pack((command, *changed[start : start + _BATCH]))
                 # Replies to it are messages: none is counted.

@@ -133,6 +133,16 @@ def test_only_what_changed_is_subscribed_and_unsubscribed(one: Stage) -> None:
     assert one.asked(command="UNSUBSCRIBE") == [{"a"}]
 
 
+def test_channels_are_subscribed_and_unsubscribed_in_order(one: Stage) -> None:
+    # A schedule of the simulation is replayed exactly, whatever strings hash to.
+    channels = [f"c{number:02}" for number in range(20)]
+    one.confirmed(*channels)
+    one.follow()
+    one.settle()
+    asked = [words[1:] for words in one.servers[0].heard if words[0].endswith(b"SUBSCRIBE")]
+    assert asked == [[channel.encode() for channel in channels]] * 2
+
+
 def test_a_channel_that_is_not_followed_reaches_no_quorum(one: Stage) -> None:
     one.confirmed("a", "b")
     one.follow("b")

@@ -195,6 +195,8 @@ class Keeper:
         return min(self._next_due_at(), self._releases.next_at(), self._clock.now() + IDLE_S)
 
     def _next_due_at(self) -> float:
+        if not self._kept:
+            return math.inf
         return min((kept.due_at for kept in list(self._kept.values())), default=math.inf)
 
     def _has_work(self) -> bool:

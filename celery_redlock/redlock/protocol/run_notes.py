@@ -57,8 +57,9 @@ class Admission:
         '': there is no note, the user may not read it, or it is about other nodes or a shorter
         guard.
         """
-        text = raw.decode(errors="replace") if isinstance(raw, bytes) else ""
-        run_id, _, rest = text.partition(" ")
+        if not isinstance(raw, bytes):
+            return ""
+        run_id, _, rest = raw.decode(errors="replace").partition(" ")
         guard_ms, _, place = rest.partition(" ")
         is_covered = guard_ms.isdecimal() and len(guard_ms) <= _MOST_DIGITS
         if place != self._place or not is_covered or int(guard_ms) < self.guard_s * 1000:

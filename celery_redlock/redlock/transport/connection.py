@@ -51,7 +51,8 @@ def is_error(raw: object, prefix: str) -> bool:
     return isinstance(raw, ErrorReply) and str(raw).startswith(prefix)
 
 
-_LOAD_SCRIPTS = b"".join(pack(script.loading) for script in ALL)
+LOAD_SCRIPTS = b"".join(pack(script.loading) for script in ALL)
+"""Commands that load all scripts."""
 
 
 class OnEnd(Protocol):
@@ -255,7 +256,7 @@ class NodeConnection:
         """Load the scripts again, after reply `number` reported that they are missing."""
         if number >= self._reloaded:
             self._reloaded = self.sent
-            self.send(_LOAD_SCRIPTS, len(ALL), now)
+            self.send(LOAD_SCRIPTS, len(ALL), now)
 
     def disown(self) -> None:
         """Close this process's copy of the descriptor; the connection stays open."""

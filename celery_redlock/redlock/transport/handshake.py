@@ -10,10 +10,12 @@ from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.protocol.run_notes import Admission
 from celery_redlock.redlock.protocol.scripts import ALL, Argument
 
-from .connection import ErrorReply, NodeConnection, pack
+from .connection import LOAD_SCRIPTS, ErrorReply, NodeConnection, pack
 from .poller import new_poller
 
 _SLOTS = 16384
+_QUESTIONS = pack(("INFO", "server")) + pack(("INFO", "replication")) + LOAD_SCRIPTS
+_QUESTION_COUNT = 2 + len(ALL)
 _IDENTITY = {"role", "run_id", "uptime_in_seconds"}
 """Fields that INFO must have."""
 
@@ -51,6 +53,8 @@ class Handshake:
         self._clock = clock
         self._timeout = timeout
         self._admission = admission
+        # In one write, since a busy interpreter may delay each further step.
+        self._payload = _QUESTIONS + (pack(admission.reading) if admission else b"")
 
     def identify(self, connection: NodeConnection) -> Server:
         """Load the scripts; return the identity of the server.
@@ -59,11 +63,9 @@ class Handshake:
             ConfigurationError: The server is not an independent master.
             ConnectionError: The server did not answer, or answered with an error.
         """
-        # In one write, since a busy interpreter may delay each further step.
-        questions = [("INFO", "server"), ("INFO", "replication"), *(one.loading for one in ALL)]
-        note = [] if self._admission is None else [self._admission.reading]
-        raws = self._exchange(connection, [*questions, *note])
-        server, replication, *_ = _without_errors(raws[: len(questions)])
+        count = _QUESTION_COUNT + (self._admission is not None)
+        raws = self._exchange(connection, self._payload, count)
+        server, replication, *_ = _without_errors(raws[:_QUESTION_COUNT])
         # After the reply, which may have been delayed: its uptime is older than that.
         answered_at = self._clock.now()
         info = dict(_info(server)) | dict(_info(replication))
@@ -88,22 +90,21 @@ class Handshake:
         Raises:
             ConnectionError: A reply is an error, or did not come in time.
         """
-        return _without_errors(self._exchange(connection, commands))
+        payload = b"".join(map(pack, commands))
+        return _without_errors(self._exchange(connection, payload, len(commands)))
 
-    def _exchange(
-        self, connection: NodeConnection, commands: Sequence[tuple[Argument, ...]]
-    ) -> list[object]:
-        """Return the server's replies to `commands`, of which some may be errors.
+    def _exchange(self, connection: NodeConnection, payload: bytes, count: int) -> list[object]:
+        """Return the server's replies to `count` packed commands, of which some may be errors.
 
         Raises:
             ConnectionError: A reply did not come in time.
         """
         now = self._clock.now()
         deadline = now + self._timeout
-        connection.send(b"".join(map(pack, commands)), len(commands), now)
+        connection.send(payload, count, now)
         raws: list[object] = []
         poller = new_poller()
-        while len(raws) < len(commands) and not connection.closed:
+        while len(raws) < count and not connection.closed:
             poller.register(connection.fd, writing=connection.is_blocked)
             if now >= deadline or not poller.wait(deadline - now):
                 raise ConnectionError(f"Timeout: it did not answer within {self._timeout:g} s")

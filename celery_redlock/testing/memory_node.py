@@ -220,11 +220,13 @@ class MemoryNode:
         return self._epoch_us + round((self._now() + self.clock_ahead) * 1e6)
 
     def _look(self, key: str) -> object:
-        value, ends = self._data.get(key, (None, math.inf))
-        if ends <= self._now():
+        stored = self._data.get(key)
+        if stored is None:
+            return None
+        if stored[1] <= self._now():
             del self._data[key]
             return None
-        return value
+        return stored[0]
 
     def _get(self, key: str) -> str | None:
         value = self._look(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +21,7 @@ from .tasks.run import TaskRun
 from .tasks.schedule import FIRST_SEED, Traffic, smaller_traffic
 
 _COLLECT_EVERY = 100
+_SLICE = 500
 _FRESH_SEED = 2_000_000
 
 
@@ -59,8 +61,7 @@ def campaign(
     counts = Counts()
     # When objects are collected must not depend on what ran before: some of the lock hears of it.
     gc.disable()
-    gc.collect()
-    gc.freeze()
+    _collect()
     try:
         with _ready(bug) as run_once:
             for seed in seeds:
@@ -75,11 +76,32 @@ def campaign(
                     if stops_at_first:
                         break
                 if counts.schedules % _COLLECT_EVERY == 0:
-                    gc.collect()
+                    _collect()
     finally:
         gc.unfreeze()
         gc.enable()
     return counts
+
+
+def _collect() -> None:
+    """Collect what the schedules before have left; what is still there stays, as the apps do."""
+    gc.collect()
+    gc.freeze()
+
+
+def slices_of(seed: int, locks: int, calls: int) -> Iterator[range]:
+    """Yield the seeds of so many schedules of the lock alone, and of calls, in slices.
+
+    Wherever one stops, the shares of the two kinds are about right.
+    """
+    kinds = [_slices(seed, locks), _slices(FIRST_SEED + seed, calls)]
+    return (seeds for _, seeds in heapq.merge(*kinds, key=lambda one: one[0]))
+
+
+def _slices(first: int, count: int) -> Iterator[tuple[float, range]]:
+    """Yield the seeds of one kind in slices, each with the share of all that comes before it."""
+    for start in range(0, count, _SLICE):
+        yield start / count, range(first + start, first + min(start + _SLICE, count))
 
 
 def control(sought: tuple[str, int]) -> dict[str, object]:

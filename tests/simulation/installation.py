@@ -150,7 +150,10 @@ class HereOnly:
     def __getattr__(self, name: str) -> Any:
         if name in self._others and threading.get_ident() == self._thread:
             return self._others[name]
-        return getattr(self._original, name)
+        found = getattr(self._original, name)
+        if name not in self._others:
+            setattr(self, name, found)  # found at once from now on
+        return found
 
 
 def _here(original: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:

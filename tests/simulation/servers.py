@@ -15,6 +15,12 @@ from .world import World
 
 PREFIX = "redlock"
 _NAMES = {script.sha: script.name.upper() for script in ALL}
+_REPLICATION = b"# Replication\r\nrole:master\r\n"
+_ALWAYS: dict[tuple[str, ...], bytes] = {
+    ("SCRIPT", "LOAD", script.text): encoded(script.sha.encode()) for script in ALL
+} | {("INFO", "replication"): encoded(_REPLICATION)}
+"""Commands of each handshake, and the replies to them, which never change."""
+Command = tuple[str, list[str], list[str] | None]
 
 
 class Client(Protocol):
@@ -106,19 +112,22 @@ class Server(SimulatedNode):
 
     def replies(self, payload: bytes, client: Client) -> bytes:
         """Carry out a client's commands; return the replies in the servers' wire format."""
-        made = []
+        made = b""
         self._client = client
-        for name, argv, keys in commands_in(payload):
+        for step in _steps_of(payload):
+            if isinstance(step, bytes):
+                made += step
+                continue
+            name, argv, keys = step
             try:
                 if keys is not None:
-                    made.append(encoded(self._scripts[name](keys, argv)))
+                    made += encoded(self._scripts[name](keys, argv))
                 else:
                     reply = getattr(self, f"_do_{name.lower()}")(*argv)
-                    replies = reply if isinstance(reply, Several) else [reply]
-                    made += map(encoded, replies)
+                    made += b"".join(map(encoded, reply if type(reply) is Several else [reply]))
             except ErrorReply as error:
-                made.append(encoded(error))
-        return b"".join(made)
+                made += encoded(error)
+        return made
 
     def lock_owner(self, key: str) -> str | None:
         """Return who has the lock `key` here."""
@@ -130,7 +139,7 @@ class Server(SimulatedNode):
 
     def _do_info(self, section: str) -> bytes:
         if section == "replication":
-            return b"# Replication\r\nrole:master\r\n"
+            return _REPLICATION
         uptime = max(0, int(self._time()) - int(self._started_at))
         run_id = f"{self.name}-{self.generation}"
         return f"# Server\r\nrun_id:{run_id}\r\nuptime_in_seconds:{uptime}\r\n".encode()
@@ -167,21 +176,30 @@ class Server(SimulatedNode):
             self.on_set(key, value)
 
 
-@lru_cache(maxsize=64)
-def commands_in(payload: bytes) -> list[tuple[str, list[str], list[str] | None]]:
-    """Return name, arguments and, for a script, keys of each packed command. Don't change them."""
-    found: list[tuple[str, list[str], list[str] | None]] = []
+@lru_cache(maxsize=256)
+def _steps_of(payload: bytes) -> list[Command | bytes]:
+    """Return what to do for a payload: commands, or replies that are known."""
+    steps: list[Command | bytes] = []
+    for command in commands_in(payload):
+        name, argv, _ = command
+        known = _ALWAYS.get((name, *argv))
+        if known and steps and isinstance(steps[-1], bytes):
+            steps[-1] += known
+        else:
+            steps.append(known or command)
+    return steps
+
+
+def commands_in(payload: bytes) -> list[Command]:
+    """Return name, arguments and, for a script, keys of each packed command."""
+    found: list[Command] = []
+    # No word has a line's end as servers write it.
+    lines = payload.decode().split("\r\n")
     at = 0
-    while at < len(payload):
-        end = payload.index(b"\r\n", at)
-        count = int(payload[at + 1 : end])
-        at = end + 2
-        words = []
-        for _ in range(count):
-            end = payload.index(b"\r\n", at)
-            size = int(payload[at + 1 : end])
-            words.append(payload[end + 2 : end + 2 + size].decode())
-            at = end + 4 + size
+    while lines[at]:
+        end = at + 1 + 2 * int(lines[at][1:])
+        words = lines[at + 2 : end : 2]
+        at = end
         if words[0] == "EVALSHA":
             keys = int(words[2])
             found.append((words[1], words[3 + keys :], words[3 : 3 + keys]))

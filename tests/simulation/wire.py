@@ -36,6 +36,10 @@ class Link:
         """Return how long the next segment takes, seconds."""
         return 0.0001 + self.slowness * self.chance.random() ** 3
 
+    def after(self, clear_at: float, opens_at: float, now: float) -> float:
+        """Return when a segment arrives: not before the one before it, or before the way opens."""
+        return max(clear_at, opens_at, now) + self.delay()
+
     def cut(self, *, out_until: float, in_until: float) -> None:
         """Hold up what goes out to the server, and what comes in from it, until these times."""
         self.out_until = max(self.out_until, out_until)
@@ -85,10 +89,11 @@ class Socket:
         if self.is_reset or self.is_closed:
             raise ConnectionResetError("Connection reset by peer")
         world, link = self.world, self.link
-        self._out_clear = max(self._out_clear, link.out_until, world.time) + link.delay()
+        data = bytes(data)
+        self._out_clear = arrives_at = link.after(self._out_clear, link.out_until, world.time)
         if world.trace is not None:
-            world.note(f"{self.process.name} -> {self.server.name} {shown(bytes(data))}")
-        world.at(self._out_clear, self._arrive, bytes(data))
+            world.note(f"{self.process.name} -> {self.server.name} {shown(data)}")
+        world.at(arrives_at, self._arrive, data)
         if link.loses and link.loses in data:
             link.loses = b""
             link.reset(is_heard=True)
@@ -138,14 +143,14 @@ class Socket:
         server, world, link = self.server, self.world, self.link
         if not server.is_up:
             return  # the machine does not answer
-        self._in_clear = max(self._in_clear, link.in_until, world.time) + link.delay()
+        self._in_clear = arrives_at = link.after(self._in_clear, link.in_until, world.time)
         if self.is_lost or server.generation != self.server_generation:
-            world.at(self._in_clear, self._be_reset)
+            world.at(arrives_at, self._be_reset)
             return
         data = server.replies(data, self)
         if world.trace is not None:
             world.note(f"{server.name} => {self.process.name} {data[:40]!r}")
-        world.at(self._in_clear, self._deliver, data)
+        world.at(arrives_at, self._deliver, data)
 
     def is_connected(self) -> bool:
         """Return whether the server has this connection."""
@@ -154,10 +159,10 @@ class Socket:
     def push(self, data: bytes) -> None:
         """Send what the client has not asked for just now."""
         world, link = self.world, self.link
-        self._in_clear = max(self._in_clear, link.in_until, world.time) + link.delay()
+        self._in_clear = arrives_at = link.after(self._in_clear, link.in_until, world.time)
         if world.trace is not None:
             world.note(f"{self.server.name} => {self.process.name} {data[:60]!r}")
-        world.at(self._in_clear, self._deliver, data)
+        world.at(arrives_at, self._deliver, data)
 
     def _deliver(self, data: bytes) -> None:
         if self.is_closed or self.is_reset or self.is_lost:

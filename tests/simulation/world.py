@@ -6,8 +6,8 @@ exactly.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any
 
 from greenlet import getcurrent, greenlet
@@ -63,11 +63,13 @@ class World:
         self.time = 1000.0
         self.current: Task | None = None
         self.tasks: list[Task] = []
-        self.after_switch: Callable[[], None] | None = None
+        self.after_switch: Callable[[], None] = _nothing
         self.trace: list[str] | None = [] if is_traced else None
         self.error: BaseException | None = None
-        self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        # What to call with what, or which task is to go on if it still waits for that.
+        self._events: list[tuple[float, int, Any, Any]] = []
         self._count = 0
+        self._left = _MOST_EVENTS
         self._hub = getcurrent()
 
     # ---- what happens
@@ -75,7 +77,7 @@ class World:
     def at(self, time: float, do: Callable[[Any], None], argument: Any = None) -> None:
         """Call `do` with `argument` at this time."""
         self._count = count = self._count + 1
-        heapq.heappush(self._events, (time, count, do, argument))
+        heappush(self._events, (time, count, do, argument))
 
     def run(self) -> None:
         """Let time pass until nothing more is to happen.
@@ -83,17 +85,12 @@ class World:
         Raises:
             Stuck: Something happens again and again.
         """
-        events, pop = self._events, heapq.heappop
-        left = _MOST_EVENTS
-        while events:
-            time, _, do, argument = pop(events)
-            self.time = max(self.time, time)
-            do(argument)
-            if self.error is not None:
-                raise self.error
-            left -= 1
-            if not left:
-                raise Stuck(f"{_MOST_EVENTS} events, and still more")
+        while task := self._next():
+            task.greenlet.switch()
+            self.current = None
+            self.after_switch()
+        if self.error is not None:
+            raise self.error
 
     def note(self, text: str) -> None:
         """Add a line to the trace."""
@@ -117,40 +114,67 @@ class World:
 
         task = Task(process, name, greenlet(whole, self._hub))
         self.tasks.append(task)
-        self.at(self.time, self._resume, (task, 0))
+        self.wake(task)
         return task
 
     def wait(self, until: float) -> None:
         """Suspend the running task until then, or until it is woken."""
         task = self.current
         assert task is not None, "only a task waits"
-        if task.process.is_dead:
+        process = task.process
+        if process.is_dead:
             raise Crashed
         task.number = number = task.number + 1
         if until < _NEVER:
             self._count = count = self._count + 1
-            heapq.heappush(self._events, (until, count, self._resume, (task, number)))
+            heappush(self._events, (until, count, task, number))
         self.current = None
-        self._hub.switch()
-        if task.process.is_dead:
+        self.after_switch()
+        # From task to task, or not at all if this one is the next: every switch takes its time.
+        following = self._next()
+        if following is not task:
+            (following.greenlet if following else self._hub).switch()
+        if process.is_dead:
             raise Crashed
 
     def wake(self, task: Task) -> None:
         """Let a task that waits go on."""
-        self.at(self.time, self._resume, (task, task.number))
+        self._count = count = self._count + 1
+        heappush(self._events, (self.time, count, task, task.number))
 
-    def _resume(self, which: tuple[Task, int]) -> None:
-        task, number = which
+    def _next(self) -> Task | None:
+        """Let time pass until a task is to go on, and return it; None: the run is over."""
+        events = self._events
+        while events and self.error is None:
+            time, _, do, argument = heappop(events)
+            self.time = max(self.time, time)
+            self._left -= 1
+            if not self._left:
+                self.error = Stuck(f"{_MOST_EVENTS} events, and still more")
+            elif type(do) is not Task:
+                try:
+                    do(argument)
+                except BaseException as error:  # noqa: BLE001  # the run fails with it
+                    self.error = error
+            elif argument == do.number and self._goes_on(do):
+                return do
+        return None
+
+    def _goes_on(self, task: Task) -> bool:
+        """Return whether a task goes on now; it may be over, or stalled."""
         process = task.process
-        if number != task.number or task.is_over or process.is_dead:
-            return
+        if task.is_over or process.is_dead:
+            return False
         time = self.time
         if task.stalled_until > time or process.stalled_until > time:
-            self.at(max(task.stalled_until, process.stalled_until), self._resume, which)
-            return
-        task.number = number + 1
+            self._count = count = self._count + 1
+            goes_on_at = max(task.stalled_until, process.stalled_until)
+            heappush(self._events, (goes_on_at, count, task, task.number))
+            return False
+        task.number += 1
         self.current = task
-        task.greenlet.switch()
-        self.current = None
-        if self.after_switch:
-            self.after_switch()
+        return True
+
+
+def _nothing() -> None:
+    pass

@@ -117,6 +117,9 @@ def _new_app(number: int) -> App:
     vars(app.amqp)["send_task_message"] = send  # a cached property
 
     app.finalize()
+    # What nobody has set, Celery looks for in each source, for each message.
+    conf: Any = app.conf
+    conf.changes.update({**conf})
     return app
 
 

@@ -8,16 +8,13 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
 from multiprocessing import get_context
 
 from tests.support.evidence import record
 
 from .bugs import SEEDS
-from .campaign import Counts, campaign, control, explained
-from .tasks.schedule import FIRST_SEED
+from .campaign import Counts, campaign, control, explained, slices_of
 
-_SLICE = 200
 _MOST = 20_000
 """Schedules to look for a bug in."""
 
@@ -27,11 +24,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--schedules", type=int, default=100_000)
     parser.add_argument(
-        "--calls", type=int, help="schedules of calls; a fifth as many, if not given"
+        "--calls", type=int, help="how many of them are of calls; a sixth, if not given"
     )
     parser.add_argument("--seed", type=int, default=1, help="seed of the first schedule")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    parser.add_argument(
+        "--seconds", type=float, default=float("inf"), help="begin no more after so long"
+    )
     parser.add_argument("--replay", action="store_true", help="show one seed's trace, shrunk")
     parser.add_argument(
         "--controls", action="store_true", help="look for known bugs from fresh seeds, too"
@@ -49,10 +48,8 @@ def main() -> int:
         for found in pool.imap_unordered(control, [(bug, most) for bug in SEEDS]):
             controls.append(found)
             _say(f"control {found}")
-        calls = options.schedules // 5 if options.calls is None else options.calls
-        slices = _in_turn(
-            _slices(options.seed, options.schedules), _slices(FIRST_SEED + options.seed, calls)
-        )
+        calls = options.schedules // 6 if options.calls is None else options.calls
+        slices = slices_of(options.seed, options.schedules - calls, calls)
         waiting = [
             pool.apply_async(campaign, (one,))
             for one in itertools.islice(slices, options.processes)
@@ -65,7 +62,8 @@ def main() -> int:
                 ]
     seconds = round(time.monotonic() - began, 1)
     _say(
-        f"{whole.schedules} schedules from seed {options.seed}, {whole.of_calls} of them of calls, "
+        f"{whole.schedules} of {options.schedules} schedules from seed {options.seed}, "
+        f"{whole.of_calls} of them of calls, "
         f"{whole.acquisitions} acquisitions, {sum(whole.endings.values())} endings of messages, "
         f"{sum(whole.faults.values())} faults, {len(whole.failed)} violations, {seconds} s"
     )
@@ -92,16 +90,6 @@ def main() -> int:
 def _say(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
-
-
-def _slices(first: int, count: int) -> Iterator[range]:
-    for start in range(first, first + count, _SLICE):
-        yield range(start, min(start + _SLICE, first + count))
-
-
-def _in_turn(*all_slices: Iterator[range]) -> Iterator[range]:
-    for slices in itertools.zip_longest(*all_slices):
-        yield from (one for one in slices if one)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,11 @@ from __future__ import annotations
 # Connecting imports it. A child that is forked during that import by another thread would wait for
 # that thread, which it does not have, at each connection.
 import encodings.idna  # noqa: F401
+import re
 from collections.abc import Callable
 from inspect import signature
 from typing import Any
+from urllib.parse import urlsplit
 
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, Connection, parse_url
@@ -24,6 +26,7 @@ from celery_redlock.redlock.validation import check_seconds
 SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
 ERRORS = (RedisError, OSError, ValueError, TypeError)
 """Errors that connecting may raise."""
+_DATABASE = re.compile(r"/*[0-9]*/*")
 _REPEATS = ", with args beginning with"
 
 
@@ -74,6 +77,12 @@ def _connection_options(
         raise ConfigurationError(
             f"node {name}: the scheme {scheme if separator else ''!r} can't be used; "
             f"write one of {', '.join(s + '://' for s in SCHEMES)}"
+        )
+    # redis-py ignores a path that is not a number: it selects database 0.
+    if scheme != "unix" and not _DATABASE.fullmatch(urlsplit(url).path):
+        raise ConfigurationError(
+            f"node {name}: the path of its URL is not the number of a database; "
+            "write redis://host:6379/0"
         )
     try:
         options = dict(parse_url(scheme.replace("valkey", "redis") + separator + rest))

@@ -37,6 +37,17 @@ def test_each_scheme_has_its_kind_of_connection(url: str, kind: type[AbstractCon
     assert type(connected(url)) is kind
 
 
+@pytest.mark.parametrize("path", ["/locks", "/1/2", "/-1", "/1 "])
+def test_a_path_that_is_no_database_is_refused(path: str) -> None:
+    with pytest.raises(ConfigurationError, match="is not the number of a database"):
+        connector(f"redis://host{path}")
+
+
+@pytest.mark.parametrize(("path", "db"), [("", 0), ("//", 0), ("/0/", 0), ("/12", 12)])
+def test_the_path_of_a_url_is_the_database(path: str, db: int) -> None:
+    assert connected(f"rediss://host{path}").db == db
+
+
 @pytest.mark.parametrize("url", ["http://host", "host:6379", "", "redis+sentinel://host"])
 def test_an_unknown_scheme_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^node the-node: the scheme .* redis://, "):

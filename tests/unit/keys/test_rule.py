@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import traceback
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_redlock.keys import KeyRule, key_rule
+from celery_redlock.keys import KeyRule, is_key_of, key_rule
 from celery_redlock.redlock.errors import ConfigurationError
 from tests.support.calls import (
     Colour,
@@ -244,3 +245,18 @@ def test_a_rule_can_not_be_changed() -> None:
 
     with pytest.raises(AttributeError):
         rule.task_name = "other"  # type: ignore[misc]
+
+
+def test_names_that_messages_bring_are_not_kept_for_ever() -> None:
+    class Name(str):
+        """Text whose end can be seen."""
+
+        __slots__ = ("__weakref__",)
+
+    kept = WeakSet[Name]()
+    for number in range(5000):
+        sent = Name(f"unknown.task.{number}")
+        kept.add(sent)
+        assert not is_key_of("proj.sync:1", sent)
+
+    assert len(kept) < 2000

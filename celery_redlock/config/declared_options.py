@@ -31,6 +31,7 @@ from .options import (
 
 _NONE_IS_A_VALUE = frozenset({"lock_wait", "lock_conflict_result"})
 _DEFAULT_QUEUE_TTL_S = 3600.0
+_NO_PER_CALL = KNOWN_OPTIONS | FOREIGN_OPTIONS
 _Choice = TypeVar("_Choice", bound=Enum)
 
 
@@ -121,6 +122,8 @@ def refuse_per_call(task: Any, options: Mapping[str, object]) -> None:
     Raises:
         ConfigurationError: The message names the task, the option and the remedy.
     """
+    if _NO_PER_CALL.isdisjoint(options):
+        return
     # Celery would put them into the message's properties, where they have no effect.
     in_use = options_in_use(type(task))
     for name in sorted((FOREIGN_OPTIONS - in_use) & options.keys()):

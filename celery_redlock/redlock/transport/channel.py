@@ -23,16 +23,12 @@ from .lingering import close_lingering
 from .node import Node
 
 Command = tuple[Argument, ...]
-_GIVE_UP_S = 5.0
-"""A connection that has owed for this long is replaced: not the node, the path may have died."""
 _LONGEST_ERROR = 200
 _FRESH_S = 0.1
 _LOOKS = 4
 """Reads of unsolicited data before the rest is left for later."""
 _LOOK_S = 1.0
 """A channel that was used and examined this recently is not examined again."""
-_ASK_AGAIN_S = 5.0
-"""Time after which a node is asked again whether it votes, while no quorum does."""
 
 
 class Channel:
@@ -304,33 +300,10 @@ class Channel:
         for _ in range(_LOOKS):
             if not self._read_owed(now):
                 break
-        for index, connection in enumerate(self._connections.by_node):
-            if not connection:
-                continue
-            if connection.sent > connection.received and now - connection.owed_since > _GIVE_UP_S:
-                connection.fail(f"it has not answered for {_GIVE_UP_S:.0f} s", blames_node=True)
-            elif connection.run_id != self.nodes[index].run_id:
-                connection.fail("another server has its address now")
-            if connection.closed:
-                self._connections.drop(index)
-        self._drop_guarded(now)
+        self._connections.drop_useless(now)
         if None in self._connections.by_node:
             longest = self._connect_timeout
             self._connections.mend(now, longest if patience is None else min(patience, longest))
-
-    def _drop_guarded(self, now: float) -> None:
-        """While no quorum votes, ask guarded nodes again: an operator may have admitted them."""
-        connections = self._connections.by_node
-        if sum(one is not None and one.votes_from <= now for one in connections) >= self.quorum:
-            return
-        for index, one in enumerate(connections):
-            if (
-                one
-                and one.votes_from > now
-                and one.identified_at <= now - _ASK_AGAIN_S
-                and one.sent == one.received
-            ):
-                self._connections.drop(index)
 
     def introduce(self) -> None:
         """Wait until every node has been tried."""

@@ -17,6 +17,10 @@ from .node import Node
 from .poller import Poller, new_poller
 
 logger = logging.getLogger(__name__)
+_GIVE_UP_S = 5.0
+"""A connection that has owed for this long is replaced: not the node, the path may have died."""
+_ASK_AGAIN_S = 5.0
+"""Time after which a node is asked again whether it votes, while no quorum does."""
 
 
 class ConnectionSet:
@@ -127,6 +131,32 @@ class ConnectionSet:
                 self.by_node[index] = connection
                 self.index_of[connection.fd] = index
                 self.poller.register(connection.fd, writing=False)
+
+    def drop_useless(self, now: float) -> None:
+        """Drop connections that broke, lead to another server by now, or have owed for too long."""
+        for index, connection in enumerate(self.by_node):
+            if not connection:
+                continue
+            if connection.sent > connection.received and now - connection.owed_since > _GIVE_UP_S:
+                connection.fail(f"it has not answered for {_GIVE_UP_S:.0f} s", blames_node=True)
+            elif connection.run_id != self._nodes[index].run_id:
+                connection.fail("another server has its address now")
+            if connection.closed:
+                self.drop(index)
+        self._drop_guarded(now)
+
+    def _drop_guarded(self, now: float) -> None:
+        """While no quorum votes, drop guarded nodes: an operator may have admitted them since."""
+        if sum(one is not None and one.votes_from <= now for one in self.by_node) >= self._quorum:
+            return
+        for index, one in enumerate(self.by_node):
+            if (
+                one
+                and one.votes_from > now
+                and one.identified_at <= now - _ASK_AGAIN_S
+                and one.sent == one.received
+            ):
+                self.drop(index)
 
     def drop(self, index: int) -> None:
         """Close and forget the connection to a node."""

@@ -209,6 +209,16 @@ class Waiters:
                 queue.wake_oldest(now)
 
     def _run(self) -> None:
+        try:
+            self._hear_while_needed()
+        except Exception as error:  # noqa: BLE001  # it is logged
+            self._starting_until = self.clock.now() + _AFTER_ERROR_S
+            if not self._listeners:
+                # A new dict, also if this listener never began: its waiters join the next one.
+                self.queues = {}
+            dispatch.run_in_origin_thread(logger.error, "listener failed, polling", exc_info=error)
+
+    def _hear_while_needed(self) -> None:
         subscriptions, listeners = self._subscribe(), self._listeners
         if listeners.setdefault(_HERE, subscriptions) is not subscriptions:
             return  # another one was faster
@@ -222,9 +232,6 @@ class Waiters:
                 self._listen(subscriptions, queues)
                 if not queues and not self._is_needed(listeners, subscriptions):
                     break
-        except Exception as error:  # noqa: BLE001  # it is logged
-            self._starting_until = self.clock.now() + _AFTER_ERROR_S
-            dispatch.run_in_origin_thread(logger.error, "listener failed, polling", exc_info=error)
         finally:
             if listeners.get(_HERE) is subscriptions:
                 del listeners[_HERE]

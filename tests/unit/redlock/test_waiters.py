@@ -497,6 +497,23 @@ def test_a_listener_that_fails_is_told_of_and_replaced(
     assert len(stage.started) == 1
 
 
+def test_a_listener_that_can_not_begin_is_told_of_and_replaced(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> Subscriptions:
+        raise OSError("too many open files")
+
+    stage.waiters._subscribe = fail
+    waiter = Waiter(stage.waiters, "k")
+    waiter.wait(0.0)
+    stage.started.pop()()
+    assert "listener failed, polling" in caplog.text
+    assert waiter.place == 0
+    stage.clock.move(60.0)
+    waiter.wait(0.0)
+    assert len(stage.started) == 1
+
+
 def test_a_child_forgets_its_parent_s_waiters(stage: Stage) -> None:
     waiter = stage.waiter()
     stage.waiters._listeners["here"] = cast(Any, stage.heard)

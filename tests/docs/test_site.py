@@ -63,8 +63,20 @@ def text_of(markup: str) -> str:
 
 
 def pages_for(index: Any, query: str) -> list[str]:
-    """Return the pages that a search finds, the best first."""
-    return list(dict.fromkeys(hit["ref"].partition("#")[0] for hit in index.search(query)))
+    """Return the pages that a search in the browser finds, the best first.
+
+    Each word of the query is the start of a word: "a" finds "above", too. A page, other than a
+    section of one, has twice its score if all words are in it.
+    """
+    words = query.split()
+    scores: dict[str, float] = {}
+    for hit in index.search(" ".join(f"{word}*" for word in words)):
+        page, _, section = hit["ref"].partition("#")
+        found = hit["match_data"].metadata
+        has_all = all(any(term.startswith(word) for term in found) for word in words)
+        score = hit["score"] * (2 if has_all and not section else 1)
+        scores[page] = max(score, scores.get(page, 0))
+    return sorted(scores, key=lambda page: -scores[page])
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ export REDLOCK_CHAOS_SECONDS = $(or $(CHAOS_SECONDS),600)
 export REDLOCK_BENCH_SECONDS = $(or $(BENCH_SECONDS),30)
 
 .DEFAULT_GOAL := help
-.PHONY: help test unit lock simulate coverage check lint types layers docs docs-next versions servers pythons wheel demo chaos bench performance exhaustive evidence neighbours bugs mutation clean
+.PHONY: help test unit lock simulate coverage check lint types layers docs docs-next versions servers pythons wheel hour screenshots demo chaos bench performance exhaustive evidence neighbours bugs mutation clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ layers: $(VENV)/.dev ## Check that modules import only from layers below their o
 docs: $(VENV)/.dev ## Build the documentation into site/, warnings are errors
 	@if [ -f mkdocs.yml ]; then NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict; else echo "no mkdocs.yml, no documentation"; fi
 
+screenshots: $(VENV)/.dev ## Show the built site's main pages and all pictures in both colours, into build/screenshots
+	$(BIN)/python -m tests.docs.screenshots build/screenshots
+
 docs-next: .venv-docs-next/bin/zensical ## Build the documentation with Zensical, the successor of its builder
 	.venv-docs-next/bin/zensical build --strict
 
@@ -105,6 +108,9 @@ pythons: $(VENV)/.dev ## Run the fast tests on every other supported Python that
 
 wheel: $(VENV)/.test ## Try the wheel where the source tree is not: run tasks, and the fast tests
 	$(BIN)/python .ci/wheel.py
+
+hour: $(VENV)/.test ## Walk a stranger's first hour from the wheel, and write docs/explanation/first-hour.md
+	$(BIN)/python -m tests.docs.first_hour --write
 
 demo: $(VENV)/.test ## Run the example project's demo
 	$(BIN)/python -m example_project.demo

@@ -2,8 +2,8 @@
 
 One environment for each supported Celery, with what pip then chooses and no test packages, runs
 `wheel_trial.py` on a Redis broker, and on RabbitMQ if there is one. One does what README and
-tutorial say. One more, with test packages, runs tests/unit and tests/contract: what these import
-must have come in the wheel.
+tutorial say, one walks a stranger's first hour. One more, with test packages, runs tests/unit and
+tests/contract: what these import must have come in the wheel.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ def main() -> None:
             python = new_environment(folder / celery.strip("*"), str(wheel), celery)
             run_a_task(python)
         walk_the_docs(new_environment(folder / "walk", f"{wheel}[testing]"))
+        command = [sys.executable, "-m", "tests.docs.first_hour", str(wheel)]
+        subprocess.run(command, cwd=ROOT, check=True, timeout=1200)
         run_the_tests(new_environment(folder / "tests", f"{wheel}[test]"))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,35 +12,20 @@ from typing import Any
 import pytest
 
 from celery_redlock.testing import Servers
+from tests.support.chromium import start_chromium
 from tests.support.requirements import unmet
 from tests.support.root import ROOT
-
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-_FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-    "--disable-background-networking",
-)  # fmt: skip
-_PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="session")
 def _chromium() -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver")
-    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
-    driver = shutil.which("chromedriver")
-    if browser is None or driver is None:
-        unmet("no Chromium with its chromedriver on this machine", "browser")
-    options = webdriver.ChromeOptions()
-    options.binary_location = browser
-    for flag in _FLAGS:
-        options.add_argument(flag)
-    service = webdriver.ChromeService(executable_path=driver)
-    chromium = webdriver.Chrome(options=options, service=service)
-    chromium.set_page_load_timeout(_PATIENCE_S)
-    try:
+    pytest.importorskip("selenium.webdriver")
+    with ExitStack() as stack:
+        try:
+            chromium = stack.enter_context(start_chromium())
+        except FileNotFoundError as error:
+            unmet(str(error), "browser")
         yield chromium
-    finally:
-        chromium.quit()
 
 
 @pytest.fixture

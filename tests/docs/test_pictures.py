@@ -40,7 +40,9 @@ def test_each_picture_exists_and_has_an_alternative_text() -> None:
 
 
 def test_no_picture_is_left_over() -> None:
-    files = {file for ending in ("svg", "png") for file in (ROOT / "docs").rglob(f"*.{ending}")}
+    files = {
+        file for ending in ("svg", "png", "webp") for file in (ROOT / "docs").rglob(f"*.{ending}")
+    }
     assert files - {file for _, _, file in shown()} == set()
 
 

@@ -1,0 +1,53 @@
+"""A headless Chromium with its driver, if the machine has both."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+PATIENCE_S = 60.0
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+    "--disable-background-networking", "--hide-scrollbars",
+)  # fmt: skip
+
+
+@contextmanager
+def start_chromium() -> Iterator[Any]:
+    """Start a browser, and quit it in the end.
+
+    Raises:
+        FileNotFoundError: The machine has no Chromium with its chromedriver.
+    """
+    from selenium import webdriver  # noqa: PLC0415  # it comes with the extra dev
+
+    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    driver = shutil.which("chromedriver")
+    if browser is None or driver is None:
+        raise FileNotFoundError("no Chromium with its chromedriver on this machine")
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    for flag in _FLAGS:
+        options.add_argument(flag)
+    service = webdriver.ChromeService(executable_path=driver)
+    chromium = webdriver.Chrome(options=options, service=service)
+    chromium.set_page_load_timeout(PATIENCE_S)
+    try:
+        yield chromium
+    finally:
+        chromium.quit()
+
+
+def set_scheme(chromium: Any, scheme: str) -> None:
+    """Have pages seen in a colour scheme, "light" or "dark"."""
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def set_size(chromium: Any, width: int, height: int) -> None:
+    """Give the window a size, in CSS pixels."""
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)

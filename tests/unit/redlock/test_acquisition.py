@@ -18,7 +18,8 @@ from celery_redlock.redlock.errors import (
 )
 from celery_redlock.redlock.events import Acquired, Event, Refused
 from celery_redlock.redlock.lease import is_reservation, new_owner, publication_of, task_of
-from celery_redlock.redlock.protocol.quorum import DRIFT_FACTOR, DRIFT_FLOOR_MS
+from celery_redlock.redlock.protocol.quorum import DRIFT_FACTOR, DRIFT_FLOOR_MS, Verdict
+from celery_redlock.redlock.protocol.replies import Busy
 from celery_redlock.redlock.transport.pool import Loan
 from celery_redlock.redlock.unsettled import ReleaseRequest, due_after
 from celery_redlock.redlock.waiting import Waiter
@@ -271,6 +272,8 @@ def test_a_refusal_has_the_holder_s_age_by_any_caller_s_clock(
     with pytest.raises(LockHeld) as caught:
         redlock.acquire("k")
     assert caught.value.age == pytest.approx(12.5)
+    here = five.wall_us() / 1e6
+    assert caught.value.held_since == pytest.approx(here - 12.5, rel=0, abs=0.01)
 
 
 @pytest.mark.parametrize("skew", [-3600.0, 3600.0])
@@ -284,6 +287,12 @@ def test_a_wrong_clock_of_the_holder_shifts_its_age_by_the_skew(
     with pytest.raises(LockHeld) as caught:
         redlock.acquire("k")
     assert caught.value.age == pytest.approx(12.5 - math.copysign(1.0, skew))
+
+
+def test_a_refusal_by_a_lock_that_was_released_meanwhile_has_no_age(five: Network) -> None:
+    refusal = five.redlock()._acquisition._refusal("k", Verdict.HELD, [Busy("", 0, 7, 7)] * 5)
+    assert isinstance(refusal, LockHeld)
+    assert (refusal.owner, refusal.age) == (None, None)
 
 
 def test_a_reservation_has_no_age(five: Network) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from celery_redlock.redlock import extension
@@ -86,8 +88,9 @@ def test_a_minority_does_not_extend(five: Network, redlock: TaskLock, lease: Lea
 def test_healed_nodes_do_not_count_at_first(five: Network, redlock: TaskLock, lease: Lease) -> None:
     for node in five.nodes[:3]:
         node.forget()
-    with pytest.raises(QuorumUnavailable, match="it had lost the key"):
+    with pytest.raises(QuorumUnavailable) as caught:
         redlock.extend(lease)
+    assert set(caught.value.errors.values()) == {"it had lost the key"}
     assert five.holders() == [lease.owner] * 5
     redlock.extend(lease)
 
@@ -252,6 +255,28 @@ def test_an_extension_waits_for_a_quarter_of_what_is_left(
     assert five.time - began == pytest.approx(left / 4)
 
 
+def test_an_extension_waits_for_connections_as_long_as_for_replies(
+    redlock: TaskLock, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_with: list[object] = []
+    channel = redlock._pool.channel
+
+    def watched(*args: Any, **options: Any) -> Any:
+        asked_with.append(options.get("patience"))
+        return channel(*args, **options)
+
+    monkeypatch.setattr(redlock._pool, "channel", watched)
+    left = lease.remaining()
+    redlock.extend(lease)
+    assert asked_with == [pytest.approx(left / 4)]
+
+
+def test_an_extension_never_deletes_the_key(lease: Lease) -> None:
+    """As an expiry of 0 ms does, when the deadline passes while a connection is waited for."""
+    lease.hold_until = lease.deadline
+    assert extension._ttl_left_ms(lease, lease.deadline + 10) == 1
+
+
 def test_an_extension_takes_the_way_of_its_lease(five: Network, redlock: TaskLock) -> None:
     first = redlock.acquire("k0")
     with redlock._pool.channel(first.backing.channel):
@@ -277,7 +302,7 @@ def test_what_can_not_be_extended_is_named(five: Network, redlock: TaskLock, lea
         redlock.extend(lease)
     assert lost.value.key == "k"
     lease.is_released = True
-    with pytest.raises(LeaseLost, match="it was released") as lost:
+    with pytest.raises(LeaseLost, match=r"it was released$") as lost:
         redlock.extend(lease)
     assert lost.value.key == "k"
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from celery_redlock.redlock.keeper import BATCH, Keeper
+from celery_redlock.redlock.keeper import BATCH, Keeper, patience_for
 from celery_redlock.redlock.lease import Lease
 from celery_redlock.redlock.unsettled import ReleaseRequest
 from tests.support.fakes.keeper_stage import PERIOD, TTL, Stage
@@ -436,7 +436,37 @@ def test_a_lease_that_is_taken_over_is_released_with_all_it_holds(stage: Stage) 
     [request] = made
     assert (request.key, request.owner, request.token) == (lease.key, lease.owner, lease.token)
     assert request.superseded == "a reservation"
-    assert request.ends_at == pytest.approx(1000 + TTL)
+    assert request.ends_at == pytest.approx(1000 + TTL, rel=0, abs=1e-6)
+
+
+def test_a_lease_is_taken_over_though_no_thread_can_be_started(stage: Stage) -> None:
+    made = stage.released()
+    lease = stage.keep()
+
+    def refuse() -> None:
+        raise RuntimeError("can't start new thread")
+
+    stage.keeper._thread.start = refuse  # type: ignore[method-assign]
+    stage.keeper.take_over(lease)
+    stage.keeper.tick()
+    assert made == [(1000.0, lease.owner)]
+
+
+def test_a_lease_forgotten_during_its_extension_is_not_reported(stage: Stage) -> None:
+    lease = stage.keep()
+
+    def answer(leases: Sequence[Lease]) -> None:
+        stage.keeper.forget(lease)
+        lease.is_lost = True
+
+    stage.answer = answer
+    stage.tick_for(PERIOD + 1)
+    assert len(stage.rounds) == 1
+    assert not stage.lost
+
+
+def test_without_leases_nothing_is_waited_for() -> None:
+    assert patience_for([], 1000.0) == 0.0
 
 
 def test_a_release_that_no_thread_can_make_is_not_left_behind(stage: Stage) -> None:

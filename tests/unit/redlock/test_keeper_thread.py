@@ -11,6 +11,7 @@ import pytest
 
 from celery_redlock.redlock.keeper import Keeper
 from celery_redlock.redlock.lease import Lease
+from celery_redlock.redlock.threads import native
 from celery_redlock.redlock.threads.wakeup import Wakeup
 from celery_redlock.redlock.unsettled import ReleaseRequest
 from tests.support.fakes.keeper_stage import PERIOD, TTL, Stage, VirtualWakeup, in_this_thread
@@ -127,6 +128,64 @@ def test_an_error_without_end_costs_the_lease_and_no_more(
     assert all(time < deadline for time, _ in stage.rounds)
 
 
+def test_a_tick_that_always_fails_is_tried_twice_a_second(
+    stage: Stage, wakeup: VirtualWakeup, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(has_leases: bool) -> bool:  # as the keeper calls it
+        raise ZeroDivisionError
+
+    stage.keeper = Keeper(
+        stage.clock, stage.extend, stage.lost.append, spawn=stage.threads.append, tidy=fail
+    )
+    stage.keep()
+    wakeup.run_for(10)
+    assert 19 <= len(caplog.records) <= 22
+
+
+def test_a_thread_that_is_ended_from_outside_is_replaced(
+    stage: Stage, wakeup: VirtualWakeup
+) -> None:
+    def end() -> None:
+        raise SystemExit
+
+    stage.keep("a")
+    wakeup.meanwhile = end
+    with pytest.raises(SystemExit):
+        wakeup.run_for(PERIOD)
+    stage.clock.move(2.0)
+    stage.keep("b")
+    assert len(stage.threads) == 2
+
+
+def test_beside_greenlets_the_thread_never_ends(
+    stage: Stage, wakeup: VirtualWakeup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_this_thread(monkeypatch, native, "is_green", lambda: True)
+    stage.keeper.forget(stage.keep())
+    wakeup.run_for(300)
+    assert stage.clock.now() >= 1300
+
+
+def test_a_lease_added_as_the_thread_ends_is_renewed_by_it(
+    stage: Stage, wakeup: VirtualWakeup
+) -> None:
+    added: list[Lease] = []
+
+    class Crowded(Keeper):
+        def _has_work(self) -> bool:
+            has_work = super()._has_work()
+            if not has_work and not added:
+                added.append(stage.keep("new", 3))
+            return has_work
+
+    stage.keeper = Crowded(stage.clock, stage.extend, stage.lost.append, spawn=stage.threads.append)
+    stage.keeper.forget(stage.keep("old"))
+    wakeup.run_for(60)
+    assert len(stage.threads) == 1
+    assert len(stage.rounds) > 10
+    assert not stage.lost
+
+
 def test_the_thread_survives_an_error_in_telling_of_a_loss(
     stage: Stage, wakeup: VirtualWakeup, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -140,7 +199,8 @@ def test_the_thread_survives_an_error_in_telling_of_a_loss(
     wakeup.run_for(10 * TTL)
     assert lost.lost
     assert stage.rounds[-1][0] > 1000 + 9 * TTL
-    assert len(caplog.records) == 1
+    [told] = [record.getMessage() for record in caplog.records]
+    assert told == "loss not reported to the holder key=lost holder="
 
 
 def test_the_stages_time_is_not_that_of_other_threads(stage: Stage, wakeup: VirtualWakeup) -> None:

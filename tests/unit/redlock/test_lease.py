@@ -18,6 +18,7 @@ from celery_redlock.redlock.lease import (
     lost_in_block,
     new_owner,
     publication_of,
+    release_or_warn,
     task_of,
     without_nonces,
 )
@@ -150,6 +151,21 @@ def test_two_leases_are_never_equal(lease: Lease, clock: FakeClock) -> None:
     twin = Lease("k", lease.owner, 7, 10_000, deadline=110.0, clock=clock, acquired_at=100.0)
     assert lease != twin
     assert len({lease, twin}) == 2
+
+
+def test_a_release_that_fails_at_the_end_is_told_and_not_raised(
+    lease: Lease, caplog: pytest.LogCaptureFixture
+) -> None:
+    given: list[tuple[object, ...]] = []
+
+    def fail(lease: Lease, keep: float, *, done: str) -> None:
+        given.append((lease, keep, done))
+        raise LeaseLost(lease.key, "too late")
+
+    release_or_warn(fail, lease, 1.5, done="task-9")
+    assert given == [(lease, 1.5, "task-9")]
+    [told] = [record.getMessage() for record in caplog.records]
+    assert told == "lock not released key=k error=the lease on 'k' is lost: too late"
 
 
 # ---- owners

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from celery_redlock.redlock import Redlock
 from celery_redlock.redlock.defaults import NODE_TIMEOUT_S
 from celery_redlock.redlock.errors import (
     AlreadyDone,
@@ -59,6 +60,13 @@ def test_a_release_does_not_wait_for_stragglers(
     began = five.time
     redlock.release(lease)
     assert five.time == began
+
+
+def test_the_lock_alone_keeps_nothing_after_a_release(
+    five: Network, redlock: TaskLock, lease: Lease
+) -> None:
+    Redlock.release(redlock, lease)
+    assert five.holders() == [None] * 5
 
 
 def test_a_release_that_a_minority_confirms_says_so(
@@ -170,7 +178,7 @@ def test_the_keeper_answers_for_a_release_until_the_lock_has_expired(
     redlock.release(lease, keep=keep)
     [request] = requests
     assert request.due == five.time + due_after(NODE_TIMEOUT_S)
-    assert request.ends_at == pytest.approx(five.time + ends_in)
+    assert request.ends_at == pytest.approx(five.time + ends_in, rel=0, abs=1e-6)
 
 
 def test_the_keeper_answers_for_a_drop_for_a_minute(five: Network, redlock: TaskLock) -> None:
@@ -197,7 +205,7 @@ def test_an_interrupted_release_is_made_by_the_keeper_at_once(
 
 
 def test_waiters_here_are_told_of_a_release_once(
-    five: Network, redlock: TaskLock, lease: Lease
+    five: Network, redlock: TaskLock, lease: Lease, seen: list[Event]
 ) -> None:
     told: list[tuple[str, int]] = []
     redlock._waiters.note_release = lambda *one: told.append(one)  # type: ignore[method-assign]
@@ -205,6 +213,7 @@ def test_waiters_here_are_told_of_a_release_once(
         node.listeners = lambda channel: 2  # type: ignore[method-assign]
     redlock.release(lease)
     assert told == [("redlock:{k}", 2)]
+    assert seen == [Released(lease, 0.0)], "observers as well"
 
 
 def test_what_can_not_be_released_is_named(five: Network, redlock: TaskLock, lease: Lease) -> None:
@@ -256,9 +265,10 @@ def test_a_mark_frees_nobody_s_lock(five: Network, redlock: TaskLock, lease: Lea
 
 
 def test_a_reservation_is_dropped_by_its_owner(five: Network, redlock: TaskLock) -> None:
-    reserved = redlock.reserve("k", ttl=600)
+    reserved, floors = redlock.reserve("k", ttl=600), five.floors()
     assert redlock.release_owner("k", reserved.owner)
     assert five.holders() == [None] * 5
+    assert five.floors() == floors, "it had no token"
     assert not redlock.release_owner("k", reserved.owner)
 
 

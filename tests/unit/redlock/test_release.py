@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from celery_redlock.redlock import Redlock
@@ -13,6 +15,7 @@ from celery_redlock.redlock.errors import (
     QuorumUnavailable,
 )
 from celery_redlock.redlock.events import Event, Released
+from celery_redlock.redlock.keeper_thread import LOOK_S
 from celery_redlock.redlock.lease import Lease
 from celery_redlock.redlock.protocol.quorum import drift_ms
 from celery_redlock.redlock.task_lock import TaskLock
@@ -202,6 +205,22 @@ def test_an_interrupted_release_is_made_by_the_keeper_at_once(
     redlock.keeper.tick()
     assert five.holders() == [None] * 5
     assert five.floors() == [lease.token + 1] * 5
+
+
+def test_a_release_in_the_background_waits_for_connections_as_for_replies(
+    redlock: TaskLock, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_with: list[object] = []
+    channel = redlock._keepers_pool.channel
+
+    def watched(**options: Any) -> Any:
+        asked_with.append(options.get("patience"))
+        return channel(**options)
+
+    monkeypatch.setattr(redlock._keepers_pool, "channel", watched)
+    redlock.keeper.take_over(lease)
+    redlock.keeper.tick()
+    assert asked_with == [LOOK_S]
 
 
 def test_waiters_here_are_told_of_a_release_once(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from celery_redlock.redlock import acquisition
 from celery_redlock.redlock.defaults import NODE_TIMEOUT_S
 from celery_redlock.redlock.errors import (
     AlreadyDone,
@@ -669,7 +671,7 @@ def test_a_retry_that_comes_early_takes_no_node_from_the_hand_over(five: Network
     holder, reserved = hand_over_half(five)
     with pytest.raises(LockHeld) as caught:
         five.redlock().acquire_for_task("k", supersedes=reserved, is_successor=True)
-    assert caught.value.owner == holder
+    assert (caught.value.key, caught.value.owner) == ("k", holder)
     assert five.holders() == [reserved] * 2 + [holder] * 3
 
 
@@ -792,6 +794,40 @@ def test_releases_and_extensions_are_served_before_attempts(
     assert served == [False, True, True]
 
 
+def test_an_error_in_the_release_of_an_interrupted_attempt_hides_nothing(five: Network) -> None:
+    redlock = five.redlock()
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def fail(*_: object) -> None:
+        raise OSError
+
+    redlock._acquisition._try_undisturbed = interrupt  # type: ignore[assignment,method-assign]
+    redlock._acquisition._rounds = SimpleNamespace(abandon=fail)  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        redlock.acquire("k")
+
+
+def test_who_waits_queues_for_its_lock_and_is_called_meanwhile(
+    five: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redlock = five.redlock()
+    queued: list[tuple[object, ...]] = []
+
+    class Watched(Waiter):
+        def __init__(self, *args: Any) -> None:
+            queued.append(args)
+            super().__init__(*args)
+
+    def on_wait() -> None:
+        """Do nothing."""
+
+    monkeypatch.setattr(acquisition, "Waiter", Watched)
+    redlock.acquire_for_task("k", wait=1.0, on_wait=on_wait)
+    assert queued == [(redlock._waiters, "redlock:{k}", on_wait)]
+
+
 # ---- what the keeper answers for
 
 
@@ -810,8 +846,10 @@ def test_the_keeper_answers_for_an_attempt_until_its_lock_has_expired(five: Netw
 def test_a_lease_that_the_keeper_has_released_is_not_given(five: Network) -> None:
     redlock = five.redlock()
     redlock.keeper.settle = lambda owner: False  # type: ignore[method-assign]
-    with pytest.raises(QuorumUnavailable, match="this process stood still") as caught:
+    with pytest.raises(QuorumUnavailable) as caught:
         redlock.acquire("k")
+    reason = "granted, and released again: this process stood still meanwhile"
+    assert set(caught.value.errors.values()) == {reason}
     assert (caught.value.action, caught.value.key) == ("lock", "k")
     assert five.holders() == [None] * 5
 

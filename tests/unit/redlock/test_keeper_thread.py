@@ -11,7 +11,7 @@ import pytest
 
 from celery_redlock.redlock.keeper import Keeper
 from celery_redlock.redlock.lease import Lease
-from celery_redlock.redlock.threads import native
+from celery_redlock.redlock.threads import dispatch, native
 from celery_redlock.redlock.threads.wakeup import Wakeup
 from celery_redlock.redlock.unsettled import ReleaseRequest
 from tests.support.fakes.keeper_stage import PERIOD, TTL, Stage, VirtualWakeup, in_this_thread
@@ -212,6 +212,16 @@ def test_the_stages_time_is_not_that_of_other_threads(stage: Stage, wakeup: Virt
     assert stage.clock.now() == 1000
 
 
+def test_a_thread_has_the_name_of_what_it_is_for(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
+    in_this_thread(monkeypatch, dispatch, "start_thread", lambda run, name: names.append(name))
+    stage.keeper = Keeper(stage.clock, stage.extend, stage.lost.append)
+    stage.keep()
+    assert names == ["redlock-keeper"]
+
+
 def test_only_a_lease_that_is_due_sooner_wakes_the_thread(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +328,30 @@ def test_a_lease_added_as_the_thread_falls_asleep_is_in_time(
     wakeup.run_for(10)
     assert any(lease.key == "new" for _, batch in stage.rounds for lease in batch)
     assert not stage.lost
+
+
+def test_a_lease_added_while_the_next_time_is_published_is_in_time(
+    stage: Stage, wakeup: VirtualWakeup, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Crowded(Keeper):
+        has_come = False
+
+        def tick(self) -> float:
+            wakes_at = super().tick()
+            self.has_come = True
+            return wakes_at
+
+        def _next_due_at(self) -> float:
+            if self.has_come and len(self.kept()) < 2:
+                stage.keep("new", 0.6)
+            return super()._next_due_at()
+
+    stage.keeper = Crowded(stage.clock, stage.extend, stage.lost.append, spawn=stage.threads.append)
+    stage.keep("long", 300)
+    wakeup.run_for(10)
+    assert any(lease.key == "new" for _, batch in stage.rounds for lease in batch)
+    assert not stage.lost
+    assert not caplog.records
 
 
 def test_the_thread_stays_while_it_is_used_now_and_then(

@@ -56,6 +56,8 @@ TOKEN = 1_795_123_456_789_012
         (as_ack, 0, Declined()),
         (as_release, 1, Acknowledged()),
         (as_release, 0, Acknowledged(was_ours=False)),
+        (as_release, [b"released", 1], Acknowledged(listeners=1)),
+        (as_release, [b"released", 0], Failed("unexpected reply [b'released', 0]")),
         (as_extend, 1, Extended()),
         (as_extend, 2, Healed()),
         (as_extend, 0, Superseded()),

@@ -71,6 +71,11 @@ def test_a_server_that_was_declared_new_waits_for_the_clocks_only() -> None:
     assert guard.votes_from(admitted) == 1000 - 2 + 5
 
 
+def test_a_server_that_was_declared_new_votes_at_once_by_default() -> None:
+    guard = RestartGuard("node:6379", FakeClock(), GUARD)
+    assert guard.votes_from(server(uptime="2", admitted="first")) == 1000 - 2
+
+
 @pytest.mark.parametrize("uptime", ["1", LONG])
 def test_an_admitted_server_that_replaced_another_waits(uptime: str) -> None:
     """The other one may have granted leases after the admission, or before it."""

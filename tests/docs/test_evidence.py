@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.evidence.publication import FOLDER, PAGE, collect, documentation
+from tests.evidence.summary import KINDS, summary_of
 from tests.support.evidence import record, recorded
 
 
@@ -21,13 +23,35 @@ def test_another_figure_makes_another_page() -> None:
 
 def test_what_was_not_run_is_no_zero() -> None:
     page = documentation({})
-    assert page.count("**Not run.**") == page.count("| not run | not run |") == 13
+    assert page.count("**Not run.**") == page.count("| not run | not run |") == 14
 
 
 def test_what_was_run_is_not_called_otherwise() -> None:
-    page = documentation({"model": {"states": 7, "violations": 0}})
-    assert "| [Model](#model) | yes | 0 |" in page
-    assert page.count("**Not run.**") == 12
+    page = documentation({"ladder": {"rungs": 8, "foils_failed": 7, "ours_held": 8}})
+    assert "| [Ladder](#ladder) | 8 rungs | 7 of 8 foils failed; ours held on 8 of 8 |" in page
+    assert page.count("**Not run.**") == 13
+
+
+def test_a_figure_that_was_not_recorded_is_no_zero() -> None:
+    assert "| [Mutants](#mutants) | not recorded | not recorded |" in documentation(
+        {"mutants": {"killed": 7}}
+    )
+
+
+def test_each_recorded_kind_says_in_short_what_came_of_it() -> None:
+    evidence = recorded(FOLDER)
+    kinds = evidence.keys() - {"histories_of_chaos", "histories_of_storm"}
+    assert kinds <= set(KINDS)
+    assert all("not recorded" not in summary_of(kind, evidence[kind]) for kind in kinds)
+
+
+def test_parts_of_a_kind_are_figures_of_one(tmp_path: Path) -> None:
+    for part, count in ("keys", 3), ("settings", 4):
+        text = json.dumps({"tried": {part: count}, "violations": 0})
+        (tmp_path / f"hostile_input--{part}.json").write_text(text)
+    assert recorded(tmp_path) == {
+        "hostile_input": {"tried": {"keys": 3, "settings": 4}, "violations": 0}
+    }
 
 
 def test_rows_of_figures_are_a_table() -> None:

@@ -20,6 +20,8 @@ import jinja2
 from tests.support.evidence import recorded
 from tests.support.root import ROOT
 
+from .summary import KINDS, summary_of
+
 PAGE = ROOT / "docs" / "explanation" / "evidence.md"
 FOLDER = PAGE.with_suffix("")
 _TEMPLATE = Path(__file__).with_name("evidence.md.j2")
@@ -36,6 +38,7 @@ def documentation(evidence: Evidence) -> str:
         autoescape=False,  # noqa: S701  # Markdown, of our own figures
     )
     environment.filters |= {"shown": _shown, "words": _words}
+    environment.globals |= {"kinds": KINDS, "summary_of": summary_of}
     environment.tests |= {"table": _is_table}
     template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
     text = template.render(evidence=evidence, known=_known())

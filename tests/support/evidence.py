@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from .root import ROOT
 
@@ -26,6 +31,44 @@ def record(kind: str, **figures: object) -> Path:
     return file
 
 
-def recorded(folder: Path) -> dict[str, dict[str, object]]:
-    """Return the figures in a folder, by kind."""
-    return {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
+def recorded(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the figures in a folder, by kind; those of its parts (`kind--part`) are one's."""
+    found: dict[str, dict[str, Any]] = {}
+    for file in sorted(folder.glob("*.json")):
+        kind, _, part = file.stem.partition("--")
+        figures = found.setdefault(kind, {})
+        for name, figure in json.loads(file.read_text()).items():
+            is_sum = part and isinstance(figure, dict)
+            figures[name] = figures.get(name, {}) | figure if is_sum else figure
+    return found
+
+
+class HostileInputs:
+    """Counts of one kind of input that was made to do harm: those tried, and those refused.
+
+    A test that counts fails at the first violation: there is none where they are recorded.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.tried = 0
+        self.refused: int | None = None
+
+    def refuse(self) -> None:
+        """Count one that was refused."""
+        self.refused = (self.refused or 0) + 1
+
+    def record(self) -> None:
+        """Write them to a part of the figures of hostile input."""
+        refused = {} if self.refused is None else {"refused": {self.kind: self.refused}}
+        part = self.kind.replace(" ", "_")
+        record(f"hostile_input--{part}", tried={self.kind: self.tried}, violations=0, **refused)
+
+
+@contextmanager
+def hostile_inputs(kind: str, session: pytest.Session) -> Iterator[HostileInputs]:
+    """Count inputs of a kind, and record them unless a test fails meanwhile."""
+    counts, failed = HostileInputs(kind), session.testsfailed
+    yield counts
+    if session.testsfailed == failed:
+        counts.record()

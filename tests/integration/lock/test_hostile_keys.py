@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from celery_redlock.redlock import ConfigurationError, LockHeld, Redlock
 from celery_redlock.testing import Servers
-from tests.support.evidence import record
+from tests.support.evidence import HostileInputs, hostile_inputs
 from tests.support.judges.nodes import assert_freed
 
 # What the names on the nodes are made of, and what ends a string elsewhere.
@@ -30,11 +30,10 @@ KEYS = st.one_of(
 
 
 @pytest.fixture(scope="module")
-def tried() -> Iterator[dict[str, int]]:
+def tried(request: pytest.FixtureRequest) -> Iterator[HostileInputs]:
     """Count what was tried."""
-    counts = {"keys": 0, "keys refused": 0}
-    yield counts
-    record("hostile_input", tried=counts)
+    with hostile_inputs("keys", request.session) as counts:
+        yield counts
 
 
 @given(key=KEYS, suffix=_SUFFIXES)
@@ -46,13 +45,13 @@ def tried() -> Iterator[dict[str, int]]:
     deadline=None,
 )
 def test_any_key_is_a_lock_of_its_own_or_refused(
-    five: Servers, redlock: Redlock, rival: Redlock, tried: dict[str, int], key: object, suffix: str
+    five: Servers, redlock: Redlock, rival: Redlock, tried: HostileInputs, key: object, suffix: str
 ) -> None:
-    tried["keys"] += 1
+    tried.tried += 1
     try:
         lease = redlock.acquire(key)  # type: ignore[arg-type]
     except ConfigurationError:
-        tried["keys refused"] += 1
+        tried.refuse()
         return
     assert isinstance(key, str)
     with pytest.raises(LockHeld):

@@ -23,6 +23,7 @@ from celery_redlock.config.settings import (
     settings_from,
 )
 from celery_redlock.redlock.errors import ConfigurationError
+from tests.support.evidence import HostileInputs, hostile_inputs
 
 NODES = ("redis://a", "redis://b", "redis://c")
 
@@ -316,11 +317,22 @@ anything = st.one_of(
 )
 
 
+@pytest.fixture(scope="module")
+def tried(request: pytest.FixtureRequest) -> Iterator[HostileInputs]:
+    """Count what was tried."""
+    with hostile_inputs("settings", request.session) as counts:
+        yield counts
+
+
 @given(st.sampled_from(sorted(KNOWN_SETTINGS)), anything)
-def test_any_value_is_accepted_or_refused_by_its_settings_name(name: str, value: object) -> None:
+def test_any_value_is_accepted_or_refused_by_its_settings_name(
+    tried: HostileInputs, name: str, value: object
+) -> None:
+    tried.tried += 1
     try:
         read(**{name: value})
     except ConfigurationError as exc:
+        tried.refuse()
         assert name in str(exc)  # noqa: PT017 - not raising is fine, too
 
 

@@ -33,6 +33,7 @@ from tests.support.calls import (
     values,
     wire_text,
 )
+from tests.support.evidence import HostileInputs, hostile_inputs
 
 
 @pytest.fixture
@@ -46,8 +47,18 @@ def registered() -> Iterator[Callable[..., None]]:
     kombu_json._decoders.update(decoders)  # type: ignore[attr-defined]
 
 
+@pytest.fixture(scope="module")
+def tried(request: pytest.FixtureRequest) -> Iterator[HostileInputs]:
+    """Count what was tried."""
+    with hostile_inputs("arguments", request.session) as counts:
+        yield counts
+
+
 @given(values, st.dictionaries(st.text(max_size=3), values, max_size=3))
-def test_the_worker_computes_the_key_of_the_producer(value: object, extra: dict[str, Any]) -> None:
+def test_the_worker_computes_the_key_of_the_producer(
+    tried: HostileInputs, value: object, extra: dict[str, Any]
+) -> None:
+    tried.tried += 1
     for lock_key in (None, ["args"], lambda *args, **kwargs: [args, kwargs]):
         rule = key_rule("proj.sync", anything, lock_key)
 
@@ -98,7 +109,10 @@ def test_the_digest_is_stable_across_releases() -> None:
 
 
 @given(values, values)
-def test_keys_are_equal_exactly_when_the_messages_are(one: object, other: object) -> None:
+def test_keys_are_equal_exactly_when_the_messages_are(
+    tried: HostileInputs, one: object, other: object
+) -> None:
+    tried.tried += 1
     assert (name(None, one) == name(None, other)) == (wire_text(one) == wire_text(other))
 
 
@@ -110,7 +124,10 @@ small = st.recursive(
 
 
 @given(small, small)
-def test_values_that_look_alike_have_different_keys(one: object, other: object) -> None:
+def test_values_that_look_alike_have_different_keys(
+    tried: HostileInputs, one: object, other: object
+) -> None:
+    tried.tried += 1
     assert (name(None, one) == name(None, other)) == (wire_text(one) == wire_text(other))
 
 

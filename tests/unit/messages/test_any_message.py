@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from celery_redlock import SingletonTask
 from celery_redlock.messages.headers import COPY_HEADER, PUBLICATION_HEADER, TICK_HEADER
 from celery_redlock.messages.reservation import HEADER
+from tests.support.evidence import HostileInputs, hostile_inputs
 from tests.support.fakes.forged import deliver
 from tests.support.fakes.one_node import OneNode
 
@@ -30,6 +32,13 @@ MESSAGES = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4)
 RESERVATION = st.tuples(TEXTS, TEXTS).map(lambda pair: {HEADER: list(pair)})
 
 
+@pytest.fixture(scope="module")
+def tried(request: pytest.FixtureRequest) -> Iterator[HostileInputs]:
+    """Count what was tried."""
+    with hostile_inputs("headers of messages", request.session) as counts:
+        yield counts
+
+
 @given(
     headers=MESSAGES,
     custom=st.none() | VALUES | RESERVATION,
@@ -44,12 +53,14 @@ RESERVATION = st.tuples(TEXTS, TEXTS).map(lambda pair: {HEADER: list(pair)})
 def test_any_message_runs_under_its_lock_or_not_at_all(
     app: Celery,
     node: OneNode,
+    tried: HostileInputs,
     lifetime: str,
     headers: Any,
     custom: Any,
     embed: Any,
     holder: str | None,
 ) -> None:
+    tried.tried += 1
     seen: list[str | None] = []
 
     @app.task(base=SingletonTask, name="t", lock_key=[], lock_lifetime=lifetime, acks_late=True)

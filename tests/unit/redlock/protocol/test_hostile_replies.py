@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -18,6 +20,7 @@ from celery_redlock.redlock.protocol.scripts import (
     as_reserved,
     as_time,
 )
+from tests.support.evidence import HostileInputs, hostile_inputs
 
 _WORDS = st.sampled_from([b"", b"0", b"1", b"9" * 17, b"-1", b"1.5", b"released", b"me", b"\xff\0"])
 _NUMBERS = st.integers() | st.sampled_from([0, 1, 2, 3, HIGHEST_TOKEN, HIGHEST_TOKEN + 1, -1])
@@ -28,11 +31,21 @@ _LEAVES = (
 REPLIES = st.recursive(_LEAVES, lambda some: st.lists(some, max_size=6), max_leaves=12)
 
 
+@pytest.fixture(scope="module")
+def tried(request: pytest.FixtureRequest) -> Iterator[HostileInputs]:
+    """Count what was tried."""
+    with hostile_inputs("replies of nodes", request.session) as counts:
+        yield counts
+
+
 @given(raw=REPLIES)
 @example(raw=[1, HIGHEST_TOKEN + 1, 0])
 @example(raw=b"9" * 16)
 @example(raw=[b"released", 2**70])
-def test_any_reply_to_a_script_is_what_it_says_or_a_failure(raw: object) -> None:
+def test_any_reply_to_a_script_is_what_it_says_or_a_failure(
+    tried: HostileInputs, raw: object
+) -> None:
+    tried.tried += 1
     reply = as_grant(raw)
     if isinstance(reply, Granted):
         assert 1 <= reply.token <= HIGHEST_TOKEN
@@ -45,14 +58,18 @@ def test_any_reply_to_a_script_is_what_it_says_or_a_failure(raw: object) -> None
 
 
 @given(raws=st.lists(REPLIES, min_size=3, max_size=3))
-def test_any_replies_to_a_reservation_reserve_for_its_owner_only(raws: list[object]) -> None:
+def test_any_replies_to_a_reservation_reserve_for_its_owner_only(
+    tried: HostileInputs, raws: list[object]
+) -> None:
+    tried.tried += 1
     reply = as_reserved(b"me", raws)
     assert not isinstance(reply, Granted) or raws[1] == b"me"
     as_probed(raws[:2])
 
 
 @given(raws=st.lists(REPLIES, min_size=4, max_size=4))
-def test_any_replies_to_a_look_name_a_valid_floor(raws: list[object]) -> None:
+def test_any_replies_to_a_look_name_a_valid_floor(tried: HostileInputs, raws: list[object]) -> None:
+    tried.tried += 1
     reply = as_held(raws)
     assert not isinstance(reply, Busy) or 0 <= reply.floor <= HIGHEST_TOKEN
 

@@ -33,9 +33,8 @@ def test_what_was_run_is_not_called_otherwise() -> None:
 
 
 def test_a_figure_that_was_not_recorded_is_no_zero() -> None:
-    assert "| [Mutants](#mutants) | not recorded | not recorded |" in documentation(
-        {"mutants": {"killed": 7}}
-    )
+    page = documentation({"ladder": {"rungs": 8}})
+    assert "| [Ladder](#ladder) | 8 rungs | not recorded |" in page
 
 
 def test_each_recorded_kind_says_in_short_what_came_of_it() -> None:

@@ -60,6 +60,11 @@ def _peers(run: Figures) -> str:
     return f"ours: {_violations(run)}; {_count(len(others), 'other')} with violations"
 
 
+def _equivalent(run: Figures) -> int:
+    equivalent = run.get("equivalent", 0)
+    return equivalent if isinstance(equivalent, int) else len(equivalent)
+
+
 def _sum(run: Figures, name: str) -> int:
     return sum(one[name] for one in run.values())
 
@@ -99,8 +104,11 @@ _SUMMARIES: Mapping[str, tuple[Words, Words]] = {
         ),
     ),
     "mutants": (
-        lambda run: _count(run["killed"] + run["survived"], "mutant"),
-        lambda run: f"{run['killed']:,} killed, {run['survived']:,} survived",
+        lambda run: _count(run["killed"] + run["survived"] + _equivalent(run), "mutant"),
+        lambda run: (
+            f"{run['killed']:,} killed, {run['survived']:,} survived, "
+            f"{_equivalent(run):,} change nothing"
+        ),
     ),
     "known_bugs": (
         lambda run: _count(len(run["tests"]), "bug"),

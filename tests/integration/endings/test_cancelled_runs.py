@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 import pytest
 from celery.exceptions import TaskRevokedError
-from kombu import Connection
 
 from tests.integration.conftest import NewProject
 from tests.support.eventually import PATIENCE, eventually
@@ -63,12 +62,7 @@ def on_rabbitmq(new_project: NewProject, rabbitmq: str, proxy: Proxy) -> Iterato
     """A project on RabbitMQ; `through` is how its workers reach it."""
     project = new_project("redelivered", broker=rabbitmq, **LATE, **LOSS)
     yield project
-    project.ask_workers_to_end()
-    for worker in project.workers:
-        worker.stop()
-    with Connection(rabbitmq) as connection:
-        channel: Any = connection.default_channel
-        channel.queue_delete(project.queue)
+    project.leave_rabbitmq(rabbitmq)
 
 
 def start_worker_behind(project: Project, proxy: Proxy, pool: str) -> Worker:

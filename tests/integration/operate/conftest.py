@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from celery import Celery
@@ -14,21 +11,7 @@ from click.testing import CliRunner
 
 from celery_redlock.cli import redlock
 from celery_redlock.cli.alone import main
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """A command that has run."""
-
-    exit_code: int
-    output: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.output)
-
-
-Run = Callable[..., Ran]
+from tests.support.processes.ran import Ran, Run
 
 
 @pytest.fixture

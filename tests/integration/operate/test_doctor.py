@@ -19,9 +19,10 @@ from celery_redlock.testing import Server, Servers
 from tests.conftest import NewRedlock, ProxyFor, StartServers
 from tests.support.faults.clock_shim import WallClock
 from tests.support.processes.project import celery_to_itself
+from tests.support.processes.ran import Ran, Run
 from tests.support.root import ROOT
 
-from .conftest import Ran, Run, run_with
+from .conftest import run_with
 
 QUIET = ["--node-timeout", "5"]
 

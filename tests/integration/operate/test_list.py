@@ -10,9 +10,8 @@ from typing import Any
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.testing import Servers
 from tests.conftest import NewRedlock, StartServers
+from tests.support.processes.ran import Ran, Run
 from tests.support.root import ROOT
-
-from .conftest import Ran, Run
 
 MANY = 20_000
 FILL = """

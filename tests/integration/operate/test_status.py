@@ -11,9 +11,8 @@ from celery_redlock.testing import Server, Servers
 from tests.conftest import ProxyFor, StartServers
 from tests.support.eventually import eventually
 from tests.support.faults.clock_shim import WallClock
+from tests.support.processes.ran import Run
 from tests.support.requirements import redis_versions
-
-from .conftest import Run
 
 
 def test_each_node_is_a_row_and_the_last_line_is_the_sum(five: Servers, run: Run) -> None:

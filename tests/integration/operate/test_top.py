@@ -11,8 +11,7 @@ import sys
 
 from celery_redlock.testing import Servers
 from tests.conftest import NewRedlock
-
-from .conftest import Run
+from tests.support.processes.ran import Run
 
 ALONE = "from celery_redlock.cli.alone import main; main()"
 

@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 
 import pytest
 from celery.result import AsyncResult
-from kombu import Connection
 
 from tests.integration.conftest import NewProject
 from tests.support.eventually import PATIENCE, eventually
@@ -53,12 +52,7 @@ def project(
     url = address._replace(netloc=netloc).geturl()
     project.start_worker(env={"CELERY_BROKER_URL": url}, concurrency=5)
     yield project
-    project.ask_workers_to_end()
-    for worker in project.workers:
-        worker.stop()
-    with Connection(rabbitmq) as connection:
-        channel: Any = connection.default_channel
-        channel.queue_delete(project.queue)
+    project.leave_rabbitmq(rabbitmq)
 
 
 def runs(project: Project, result: AsyncResult[Any]) -> list[Note]:

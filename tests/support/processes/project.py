@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import celery._state
 import redis
 from celery import Celery
-from kombu import pools
+from kombu import Connection, pools
 
 from celery_redlock.config import app_lock
 from celery_redlock.redlock.lease import task_of
@@ -119,6 +119,15 @@ class Project(Queues):
             if worker.is_running:
                 worker.resume()  # a stopped process sees no SIGTERM
                 worker.ask_to_end()
+
+    def leave_rabbitmq(self, url: str) -> None:
+        """End all workers, and delete the project's queue from the broker."""
+        self.ask_workers_to_end()
+        for worker in self.workers:
+            worker.stop()
+        with Connection(url) as connection:
+            channel: Any = connection.default_channel
+            channel.queue_delete(self.queue)
 
     def start_worker(self, **options: Any) -> Worker:
         """Start one more worker, and return when it takes tasks; `options` are `Worker`'s."""

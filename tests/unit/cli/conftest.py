@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from celery import Celery
@@ -19,21 +16,7 @@ from celery_redlock.cli.alone import main
 from celery_redlock.redlock import Redlock
 from tests.support.fakes.operated import Operated
 from tests.support.processes.project import celery_to_itself
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """A command that has run."""
-
-    exit_code: int
-    output: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.output)
-
-
-Run = Callable[..., Ran]
+from tests.support.processes.ran import Ran, Run
 
 
 @pytest.fixture

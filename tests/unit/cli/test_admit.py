@@ -6,8 +6,7 @@ import pytest
 
 from celery_redlock.operate import admission
 from tests.support.fakes.operated import Operated
-
-from .conftest import Run
+from tests.support.processes.ran import Run
 
 A, B, C = (f"127.0.0.1:700{number}" for number in range(3))
 KEY = "redlock:admitted"

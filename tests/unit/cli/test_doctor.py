@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.fakes.operated import Operated
-
-from .conftest import Run
+from tests.support.processes.ran import Run
 
 
 def test_without_a_finding_it_says_so_and_succeeds(run: Run) -> None:

@@ -13,8 +13,7 @@ import pytest
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.operated import Operated
-
-from .conftest import Ran, Run
+from tests.support.processes.ran import Ran, Run
 
 
 def listed(ran: Ran) -> list[dict[str, Any]]:

@@ -14,8 +14,7 @@ from celery_redlock.operate.views import look
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.operated import Operated
-
-from .conftest import Run
+from tests.support.processes.ran import Run
 
 
 def test_without_yes_nothing_is_released(three: Operated, redlock: TaskLock, run: Run) -> None:

@@ -12,8 +12,7 @@ from celery_redlock.config.task_config import task_lock_config
 from celery_redlock.redlock.lease import holder_of
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.operated import Operated
-
-from .conftest import Run
+from tests.support.processes.ran import Run
 
 
 @pytest.fixture

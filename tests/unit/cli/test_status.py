@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.fakes.operated import Operated
-
-from .conftest import Run
+from tests.support.processes.ran import Run
 
 
 def test_each_node_is_a_row_and_the_last_line_is_the_sum(three: Operated, run: Run) -> None:

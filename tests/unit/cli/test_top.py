@@ -15,8 +15,7 @@ from celery_redlock.operate import conflict_rate
 from celery_redlock.operate.incidents import Incidents
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.operated import Operated
-
-from .conftest import Run
+from tests.support.processes.ran import Run
 
 top = importlib.import_module("celery_redlock.cli.top")
 

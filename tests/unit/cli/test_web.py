@@ -11,8 +11,7 @@ from flask import Flask
 
 from celery_redlock.operate.incidents import Incidents
 from celery_redlock.web import server
-
-from .conftest import Run
+from tests.support.processes.ran import Run
 
 
 @pytest.fixture

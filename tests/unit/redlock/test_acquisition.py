@@ -814,11 +814,16 @@ def test_who_waits_queues_for_its_lock_and_is_called_meanwhile(
 ) -> None:
     redlock = five.redlock()
     queued: list[tuple[object, ...]] = []
+    asked: list[float] = []
 
     class Watched(Waiter):
         def __init__(self, *args: Any) -> None:
             queued.append(args)
             super().__init__(*args)
+
+        def has_asked(self, began: float) -> None:
+            asked.append(began)
+            super().has_asked(began)
 
     def on_wait() -> None:
         """Do nothing."""
@@ -826,6 +831,7 @@ def test_who_waits_queues_for_its_lock_and_is_called_meanwhile(
     monkeypatch.setattr(acquisition, "Waiter", Watched)
     redlock.acquire_for_task("k", wait=1.0, on_wait=on_wait)
     assert queued == [(redlock._waiters, "redlock:{k}", on_wait)]
+    assert asked == [five.time]
 
 
 # ---- what the keeper answers for

@@ -439,6 +439,23 @@ def test_a_lease_that_is_taken_over_is_released_with_all_it_holds(stage: Stage) 
     assert request.ends_at == pytest.approx(1000 + TTL, rel=0, abs=1e-6)
 
 
+def test_a_release_may_take_until_the_next_extension(stage: Stage) -> None:
+    given: list[float] = []
+
+    def release(releases: Sequence[ReleaseRequest], timeout: float) -> list[bool]:
+        given.append(timeout)
+        return [True] * len(releases)
+
+    stage.keeper = Keeper(
+        stage.clock, stage.extend, stage.lost.append, spawn=stage.threads.append, release=release
+    )
+    stage.keep()
+    stage.clock.move(PERIOD - 0.25)
+    stage.keeper.answer_for(ReleaseRequest("k", "owner", due=0.0, ends_at=1e9))
+    stage.keeper.tick()
+    assert given == [pytest.approx(0.25)]
+
+
 def test_a_lease_is_taken_over_though_no_thread_can_be_started(stage: Stage) -> None:
     made = stage.released()
     lease = stage.keep()

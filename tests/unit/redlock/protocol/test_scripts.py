@@ -51,6 +51,7 @@ TOKEN = 1_795_123_456_789_012
         (as_grant, [0, b"a", 29_000, TOKEN, TOKEN - 7], Busy("a", 29_000, TOKEN, age_us=-7)),
         (as_grant, [0, b"\xff!", -1, 0, TOKEN], Busy("\ufffd!", -1, 0)),
         (as_grant, [0, b"", 0, TOKEN, TOKEN], Busy("", 0, TOKEN, age_us=0)),
+        (as_grant, [0, b"a", 1, 2**53, 2**53], Busy("a", 1, 2**53, age_us=0)),
         (as_grant, [2, 10_000], Done(10_000)),
         (as_ack, 1, Acknowledged()),
         (as_ack, 0, Declined()),

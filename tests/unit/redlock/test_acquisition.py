@@ -834,6 +834,66 @@ def test_who_waits_queues_for_its_lock_and_is_called_meanwhile(
     assert asked == [five.time]
 
 
+class Turns:
+    """Stands in for a waiter that hears of releases: its turn comes when its pause is over."""
+
+    polls_s = 5.0
+
+    def __init__(self, five: Network) -> None:
+        self.five = five
+        self.asked: list[float] = []
+        self.waits: list[float] = []
+
+    def __call__(self, *_: object) -> Turns:
+        """Take the place of the class."""
+        return self
+
+    def wait_for_first_turn(self, seconds: float) -> None:
+        self.first = seconds
+
+    def has_asked(self, began: float) -> None:
+        self.asked.append(began)
+
+    def wait(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.five.pass_(seconds)
+
+    def leave(self) -> None:
+        """Do nothing."""
+
+
+@pytest.fixture
+def turns(five: Network, monkeypatch: pytest.MonkeyPatch) -> Turns:
+    turns = Turns(five)
+    monkeypatch.setattr(acquisition, "Waiter", turns)
+    return turns
+
+
+@pytest.mark.usefixtures("longest")
+def test_the_last_pause_leaves_time_for_one_more_attempt(five: Network, turns: Turns) -> None:
+    for node in five.nodes:
+        node.take(OTHER, ttl=3600)
+        node.delay = 0.01
+    began = five.time
+    with pytest.raises(LockHeld):
+        five.redlock().acquire("k", wait=7.0)
+    took = turns.asked[1] - began - turns.waits[0]
+    assert took >= 0.01
+    assert turns.first == 7.0
+    assert turns.waits == pytest.approx([5 + took, 2 - 4 * took])
+    assert turns.asked == pytest.approx([began, began + 5 + 2 * took, began + 7 - took])
+    assert five.slept == []
+
+
+def test_without_a_quorum_nobody_is_waited_for_in_a_queue(five: Network, turns: Turns) -> None:
+    for node in five.nodes[:3]:
+        node.is_up = False
+    with pytest.raises(QuorumUnavailable):
+        five.redlock().acquire("k", wait=2.0)
+    assert turns.waits == []
+    assert five.slept
+
+
 # ---- what the keeper answers for
 
 

@@ -357,10 +357,11 @@ def test_without_a_quorum_ticks_wait_and_are_made_up_for(
         # Of each entry: a tick may have been put off while the other replica had its claim.
         for name in (entry, other):
             assert published(name, beat) == sorted(published(name, beat))
-    runs = wait_for_runs(project, entry, len(published(entry, *beats)))
+    # A claim that could not be marked published has its tick published again.
+    runs = wait_for_runs(project, entry, len(set(published(entry, *beats))))
     assert len(runs) == len(set(runs))
     assert set(gaps(runs)) == {1.0}
-    assert set(gaps(published(other, *beats))) == {3.0}
+    assert set(gaps(set(published(other, *beats)))) == {3.0}
 
 
 def test_a_replica_whose_clock_is_off_waits_until_it_is_right(

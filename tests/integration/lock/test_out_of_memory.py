@@ -23,8 +23,7 @@ def test_no_allocation_that_fails_leaves_a_lock(five: Servers) -> None:
     three = Servers(five[:3])
     command = [sys.executable, "-m", "tests.support.processes.out_of_memory", str(ALLOCATIONS)]
     with subprocess.Popen(
-        [*command, *three.urls], cwd=ROOT, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        [*command, *three.urls], cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:  # fmt: skip
         assert process.stdout
         assert process.stdin

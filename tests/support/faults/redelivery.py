@@ -28,7 +28,7 @@ _PRIORITIES = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 """What kombu adds to a queue's name for each of its priority steps."""
 
 
-_IN_BETWEEN_S = 0.1
+_IN_BETWEEN_S = 0.3
 _HELD_MS = 600_000  # until it is told otherwise
 
 

@@ -15,12 +15,14 @@ from importlib import import_module
 from celery_redlock.redlock.task_lock import TaskLock
 
 TTL_S = 60.0
+NODE_TIMEOUT_S = 2.0
+"""A busy machine must not be taken for nodes that do not answer."""
 _hooks = import_module("_testcapi")  # no type checker knows it
 
 
 def main(allocations: int, urls: list[str]) -> None:
     """Acquire a lock for each allocation, which fails."""
-    redlock = TaskLock(urls, restart_guard=False, max_ttl=TTL_S)
+    redlock = TaskLock(urls, restart_guard=False, max_ttl=TTL_S, node_timeout=NODE_TIMEOUT_S)
     redlock.release(redlock.acquire("warm", TTL_S))
     struck = 0
     for number in range(allocations):

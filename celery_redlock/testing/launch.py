@@ -17,7 +17,7 @@ from pathlib import Path
 _PORTS = range(20_000, 30_000)
 
 # Asks the kernel to kill this process with its parent, unless the parent is gone already, and
-# becomes the server. Not a preexec_fn: those are unsafe as soon as there are threads.
+# becomes the program. Not a preexec_fn: those are unsafe as soon as there are threads.
 _LAUNCHER = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -40,34 +40,48 @@ def free_port() -> int:
 
 @functools.cache
 def _spawner(_owner_pid: int) -> ThreadPoolExecutor:
-    """Return this process's one thread that starts servers.
+    """Return this process's one thread that starts others.
 
     The kernel's "kill with the parent" means the thread that started the child, so that thread has
     to live as long as the process.
     """
-    return ThreadPoolExecutor(1, thread_name_prefix="start-redis-server")
+    return ThreadPoolExecutor(1, thread_name_prefix="start-process")
 
 
-def launch(command: list[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def launch(
+    command: list[str],
+    log: Path,
+    env: Mapping[str, str],
+    *,
+    cwd: Path | None = None,
+    appends: bool = False,
+) -> subprocess.Popen[bytes]:
     """Start a process that never outlives this one: on Linux not even if this one is killed.
 
     Args:
         command: Program and arguments.
         log: File that gets its output.
         env: Environment variables to add to those of this process.
+        cwd: Its working folder; None for that of this process.
+        appends: Whether what the file has already is kept.
     """
-    return _spawner(os.getpid()).submit(_launch, command, log, env).result()
+    return (
+        _spawner(os.getpid()).submit(_launch, command, log, env, cwd=cwd, appends=appends).result()
+    )
 
 
-def _launch(command: list[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _launch(
+    command: list[str], log: Path, env: Mapping[str, str], *, cwd: Path | None, appends: bool
+) -> subprocess.Popen[bytes]:
     if sys.platform == "linux":
         command = [sys.executable, "-IS", "-c", _LAUNCHER, str(os.getpid()), *command]
-    with log.open("wb") as output:
+    with log.open("ab" if appends else "wb") as output:
         return subprocess.Popen(
             command,
+            cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             env=os.environ | env,
-            start_new_session=True,  # Ctrl-C is for the tests, which then stop the server
+            start_new_session=True,  # Ctrl-C is for the tests, which then stop the process
         )

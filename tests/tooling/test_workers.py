@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
@@ -115,6 +116,22 @@ with Worker({project.module!r}, Path({str(project.folder)!r}), name="orphan") as
         assert len(pids) == 5
         parent.kill()
     eventually(lambda: not any(map(is_alive, pids)))
+
+
+@linux_only("kills processes with the thread that started them")
+def test_a_worker_outlives_the_thread_that_started_it(project: Project, key: str) -> None:
+    worker = project.new_worker(concurrency=1)
+
+    def start() -> None:
+        worker.start()
+        worker.wait_until_ready()
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    eventually(lambda: not Path(f"/proc/self/task/{thread.native_id}").exists())
+    assert project.tasks.skipping.delay(key).get(timeout=PATIENCE)
+    worker.kill_all()
 
 
 def test_a_project_runs_on_rabbitmq(new_project: NewProject, rabbitmq: str) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from celery_redlock.testing.launch import launch
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.root import ROOT
 
@@ -37,16 +38,6 @@ GREEN_POOLS = ("gevent", "eventlet")
 _LOG_TAIL_LINES = 60
 _WARM_SHUTDOWN_S = 20.0
 _LOOKS_AT_AN_IDLE_WORKER = 20
-
-# Asks the kernel to kill this process with its parent, unless the parent is gone already, and
-# becomes the worker. Not a preexec_fn: those are unsafe as soon as there are threads.
-_LAUNCHER = """
-import ctypes, os, signal, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 started: list[Worker] = []
 """Every worker whose log a failed test should show."""
@@ -88,7 +79,7 @@ class Worker:
         self._node = f"{name}-{secrets.token_hex(4)}"
         self._command += ["--hostname", f"{self._node}@%h", "--loglevel", "INFO"]
         self._command += ["--without-mingle", "--without-gossip", "--without-heartbeat", *args]
-        self._env = os.environ | {FOLDER_VARIABLE: str(folder)} | dict(env or {})
+        self._env = {FOLDER_VARIABLE: str(folder), **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
     def __repr__(self) -> str:
@@ -128,16 +119,7 @@ class Worker:
 
     def start(self) -> None:
         """Start it; it is ready some time later."""
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-IS", "-c", _LAUNCHER, str(os.getpid()), *self._command],
-                cwd=ROOT,
-                env=self._env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for the tests, which then stop the worker
-            )
+        self._process = launch(self._command, self.log, self._env, cwd=ROOT, appends=True)
         started.append(self)
 
     def wait_until_ready(self) -> None:

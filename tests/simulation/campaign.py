@@ -15,10 +15,9 @@ from .installation import installed
 from .run import Outcome, run
 from .schedule import Schedule, smaller
 from .shapes import schedule_of
-from .tasks import bugs as bugs_of_tasks
 from .tasks.apps import App, installed_apps
 from .tasks.run import TaskRun
-from .tasks.schedule import FIRST_SEED, Traffic, smaller_traffic
+from .tasks.schedule import FIRST_RESERVED_SEED, FIRST_SEED, Traffic, smaller_traffic
 
 _COLLECT_EVERY = 100
 _SLICE = 500
@@ -94,7 +93,12 @@ def slices_of(seed: int, locks: int, calls: int) -> Iterator[range]:
 
     Wherever one stops, the shares of the two kinds are about right.
     """
-    kinds = [_slices(seed, locks), _slices(FIRST_SEED + seed, calls)]
+    reserved = calls // 4
+    kinds = [
+        _slices(seed, locks),
+        _slices(FIRST_SEED + seed, calls - reserved),
+        _slices(FIRST_RESERVED_SEED + seed, reserved),
+    ]
     return (seeds for _, seeds in heapq.merge(*kinds, key=lambda one: one[0]))
 
 
@@ -107,11 +111,13 @@ def _slices(first: int, count: int) -> Iterator[tuple[float, range]]:
 def control(sought: tuple[str, int]) -> dict[str, object]:
     """Look for a bug in so many fresh schedules, or for 1 in the one that is known to find it."""
     bug, most = sought
-    fresh = _FRESH_SEED + (FIRST_SEED if bug in bugs_of_tasks.BUGS else 0)
-    first = KNOWN_SEEDS[bug] if most == 1 else fresh
+    known = KNOWN_SEEDS[bug]
+    kind = max(first for first in (0, FIRST_SEED, FIRST_RESERVED_SEED) if first <= known)
+    fresh = _FRESH_SEED + kind
+    first = known if most == 1 else fresh
     counts = campaign(range(first, first + most), bug, stops_at_first=True)
-    kind = counts.failed[0][1].partition(":")[0] if counts.failed else "none"
-    found: dict[str, object] = {"bug": bug, "found as": kind}
+    seen_as = counts.failed[0][1].partition(":")[0] if counts.failed else "none"
+    found: dict[str, object] = {"bug": bug, "found as": seen_as}
     return found if most == 1 else {**found, "after schedules": counts.schedules}
 
 

@@ -137,6 +137,10 @@ class Server(SimulatedNode):
         """Return the keys of locks that somebody has here."""
         return sorted(key for key in list(self._data) if key[-1] == "}" and self._get(key))
 
+    def owners(self) -> list[str]:
+        """Return who has locks here."""
+        return [str(self._get(key)) for key in self.locked()]
+
     def _do_info(self, section: str) -> bytes:
         if section == "replication":
             return _REPLICATION

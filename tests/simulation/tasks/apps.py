@@ -28,11 +28,11 @@ from tests.simulation.schedule import MAX_SKEW_S, MAX_TTL_S
 from tests.support.fakes.simulated_node import EPOCH_US
 from tests.support.processes.project import celery_to_itself
 
-from .schedule import LATE
+from .schedule import LATE, QUEUE_TTL_S
 
 TTL_S = 1.0
 _WAIT_S = 1.0
-MOST_PROCESSES = 5
+MOST_PROCESSES = 6
 
 
 class Part:
@@ -66,9 +66,9 @@ class App(Celery):
 
     part: Part
 
-    def task_of(self, policy: str, acks: str) -> Any:
+    def task_of(self, policy: str, acks: str, lifetime: str) -> Any:
         """Return the task with these options, declared when it is first asked for."""
-        name = f"{policy}.{acks}"
+        name = f"{policy}.{acks}.{lifetime}"
         if name in self.tasks:
             return self.tasks[name]
 
@@ -79,7 +79,8 @@ class App(Celery):
         options: dict[str, Any] = {"lock_wait": _WAIT_S} if policy == "wait" else {}
         declare: Any = self.task(
             base=SingletonTask, bind=True, shared=False, name=name, acks_late=acks == LATE,
-            lock_key=["_key"], lock_ttl=TTL_S, lock_on_conflict=policy, **options,
+            lock_key=["_key"], lock_ttl=TTL_S, lock_on_conflict=policy,
+            lock_lifetime=lifetime, lock_queue_ttl=QUEUE_TTL_S, **options,
         )  # fmt: skip
         return declare(body)
 

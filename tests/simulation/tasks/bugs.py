@@ -17,7 +17,9 @@ from celery_redlock.execution.run import Run
 from celery_redlock.messages import requeue
 from celery_redlock.messages.headers import is_of
 from celery_redlock.messages.pending_slot import PendingSlot
+from celery_redlock.messages.reservation import Reservation
 from celery_redlock.redlock.errors import LockHeld, QuorumUnavailable
+from celery_redlock.task import publication
 
 Bug = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, Bug] = {}
@@ -35,6 +37,9 @@ KNOWN_SEEDS = {
     "coalesced_into_the_run_before": 1_000_070_019,
     "lock_is_not_released": 1_000_070_000,
     "slot_outlives_its_delivery": 1_000_050_319,
+    "reservation_outlives_its_publication": 2_000_000_035,
+    "dropped_without_its_reservation": 2_000_000_080,
+    "reservation_is_not_taken_over": 2_000_000_001,
 }
 """A seed that found each bug."""
 
@@ -142,3 +147,27 @@ def _lock_is_not_released(patch: pytest.MonkeyPatch) -> None:
 @_bug
 def _slot_outlives_its_delivery(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PendingSlot, "release_left", lambda _: None)
+
+
+@_bug
+def _reservation_outlives_its_publication(patch: pytest.MonkeyPatch) -> None:
+    """A publication that failed leaves its reservation for as long as a message may wait."""
+    patch.setattr(publication, "release_reservation", lambda *_: None)
+
+
+@_bug
+def _dropped_without_its_reservation(patch: pytest.MonkeyPatch) -> None:
+    """A message is dropped if its reservation has expired, or was forgotten."""
+
+    def drop(_message: Message, _reservation: Reservation, *, was_held: bool) -> None:
+        if not was_held:
+            raise Ignore
+
+    patch.setattr(entry, "_warn_if_expired", drop)
+
+
+@_bug
+def _reservation_is_not_taken_over(patch: pytest.MonkeyPatch) -> None:
+    """A message meets its own reservation as if somebody else held the lock."""
+    patch.setattr(Message, "reservation", None)
+    patch.setattr(attempt, "is_reservation", lambda _: False)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from celery_redlock.redlock.lease import Lease
+from celery_redlock.redlock.lease import Lease, is_reservation, task_of
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.simulation.judge import Judge
 from tests.simulation.process import Process
 from tests.simulation.schedule import MAX_TTL_S
-from tests.simulation.servers import short
+from tests.simulation.servers import Server, short
 from tests.simulation.world import World
 
 _UNCLEAN_S = 2 * MAX_TTL_S
@@ -24,15 +24,17 @@ class Holders:
     Args:
         world: Time.
         judge: What judges leases.
+        servers: The nodes.
 
     Attributes:
         done: Labels whose done marks a quorum has confirmed.
     """
 
-    def __init__(self, world: World, judge: Judge) -> None:
+    def __init__(self, world: World, judge: Judge, servers: Sequence[Server]) -> None:
         self.done: set[str] = set()
         self._world = world
         self._judge = judge
+        self._servers = servers
         self._owners: dict[str, tuple[float, float]] = {}
 
     def knows(self, owner: str) -> bool:
@@ -43,6 +45,15 @@ class Holders:
         """Return whether nodes may have had this owner between then and now."""
         since, until = self._owners.get(owner, (math.inf, 0.0))
         return until >= time and since <= self._world.time
+
+    def is_reserved(self, task_id: str) -> bool:
+        """Return whether a majority of the nodes has a reservation of this task."""
+        having = [
+            server
+            for server in self._servers
+            if any(is_reservation(one) and task_of(one) == task_id for one in server.owners())
+        ]
+        return len(having) >= self._judge.quorum
 
     def watch(self, process: Process, redlock: TaskLock) -> None:
         """Hear of what this lock acquires and releases."""
@@ -95,6 +106,8 @@ class Holders:
                     self._end(process, owner, ttl + _UNCLEAN_S)
             self._owners[lease.owner] = (began, math.inf)
             judge.note_superseded(process, how.get("supersedes"))
+            if how.get("supersedes") in self._owners:
+                self._end(process, str(how["supersedes"]), _UNCLEAN_S)
             if is_lease:
                 judge.note_acquired(process, lease, before, began)
             world.note(f"{process.name} has {key} {short(lease.owner)} {lease.token}")

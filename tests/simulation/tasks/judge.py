@@ -21,7 +21,7 @@ from .holders import Holders
 from .schedule import FORGETTING, ON_BROKER, Call, Traffic
 
 if TYPE_CHECKING:
-    from .worker import Worker
+    from .worker import Caller, Worker
 
 _FINAL = (states.SUCCESS, states.FAILURE, states.REVOKED)
 
@@ -50,6 +50,8 @@ class _Story:
     """What happened to one call.
 
     Attributes:
+        called_at: When, seconds.
+        is_duplicate: Whether it was not published, because another one had its lock.
         state: Result that is stored; "": none yet.
         began: When its bodies began.
         ended: When its bodies ended.
@@ -58,6 +60,8 @@ class _Story:
     """
 
     call: Call
+    called_at: float
+    is_duplicate: bool = False
     state: str = ""
     began: list[float] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
@@ -77,7 +81,7 @@ class TaskJudge:
 
     Attributes:
         workers: All workers.
-        is_all_called: Whether the client has made its calls.
+        callers: All clients that call.
         endings: How messages have ended, counted.
     """
 
@@ -85,7 +89,7 @@ class TaskJudge:
         self, world: World, traffic: Traffic, broker: Broker, locks: Holders, calms_at: float
     ) -> None:
         self.workers: list[Worker] = []
-        self.is_all_called = False
+        self.callers: list[Caller] = []
         self.endings: Counter[str] = Counter()
         self._world = world
         self._traffic = traffic
@@ -96,9 +100,15 @@ class TaskJudge:
         broker.on_gone = self._note_gone
         broker.on_arrived = self._wake_workers
 
+    @property
+    def has_faults(self) -> bool:
+        """Whether nodes, or the ways to them, are struck."""
+        return any(fault.kind not in ON_BROKER for fault in self._traffic.faults)
+
     def is_over(self) -> bool:
         """Return whether workers may stop: nothing is left to be done."""
-        is_calm = self._world.time >= self._calms_at and self.is_all_called
+        is_all_called = all(one.is_done or one.process.is_dead for one in self.callers)
+        is_calm = self._world.time >= self._calms_at and is_all_called
         is_over = is_calm and self._broker.is_empty() and not self._in_hand()
         if is_over:
             self._wake_workers()
@@ -118,7 +128,23 @@ class TaskJudge:
 
     def note_called(self, task_id: str, call: Call) -> None:
         """Note that the client is about to publish a call."""
-        self._stories[task_id] = _Story(call)
+        self._stories[task_id] = _Story(call, called_at=self._world.time)
+
+    def note_duplicate(self, task_id: str, error: LockHeld) -> None:
+        """Judge a call that is not published, because another message or run has its lock."""
+        holder, story = str(task_of(error.owner)), self._stories[task_id]
+        self._world.note(f"{task_id} is a duplicate of {holder} {short(str(error.owner))}")
+        if holder == task_id:
+            self._fail("holder", f"{task_id} is a duplicate of itself")
+        elif not self._locks.held_since(story.called_at, str(error.owner)):
+            self._fail("holder", f"{task_id} is a duplicate of {holder}, which holds nothing")
+        story.dropped_for, story.is_duplicate = holder, True
+        self.endings["duplicate"] += 1
+
+    def note_unpublished(self, task_id: str) -> None:
+        """Judge whether a publication that failed has left its reservation."""
+        if self._locks.is_reserved(task_id) and not self.has_faults:
+            self._fail("reserved", f"{task_id} is not published, and still reserved")
 
     def note_begun(self, worker: Worker, copy: Copy) -> Execution:
         """Note that a worker begins to execute a message."""
@@ -238,6 +264,11 @@ class TaskJudge:
     def judge_end(self) -> None:
         """Judge what became of all calls."""
         for name, story in self._stories.items():
+            if story.is_duplicate:
+                if name in self._broker.arrived:
+                    self._fail("duplicate", f"{name} is published though it is a duplicate")
+                self._judge_chain(name)
+                continue
             if name not in self._broker.arrived or story.is_excused:
                 continue
             if story.state not in _FINAL:
@@ -256,6 +287,8 @@ class TaskJudge:
             story = self._stories[holder]
             if story.began or story.is_excused or story.state == states.FAILURE:
                 return
+            if holder not in self._broker.arrived and not story.is_duplicate:
+                return  # its caller has failed, or died
             holder = story.dropped_for
         self._fail("dropped", f"{' for '.join(seen)}: and nobody has run")
 

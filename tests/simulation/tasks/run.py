@@ -21,14 +21,14 @@ from .apps import App
 from .broker import Broker
 from .holders import Holders
 from .judge import TaskJudge
-from .schedule import DROP, ON_BROKER, REFUSE, SWALLOW, Traffic
+from .schedule import DROP, ON_BROKER, QUEUE_TTL_S, REFUSE, RESERVING, SWALLOW, Traffic
 from .worker import Caller, Worker
 
 _CALMS_AT = 1000.0 + HORIZON_S + 2.0
 _BOUND_S = 120.0
 """In this time after the last fault each message has ended: pauses, done marks, and all turns."""
-_RESERVED_S = 70.0
-"""Longest time for which a pending slot outlives its message: a minute, and a pause."""
+_RESERVED_S = QUEUE_TTL_S + 10.0
+"""Longest time for which a reservation outlives its message, if a caller has died."""
 
 
 class TaskRun(Run):
@@ -49,7 +49,7 @@ class TaskRun(Run):
         self._broker: Any = None
         super().__init__(simulated, traffic, is_traced=is_traced, guard=True)
         self.world.at(_CALMS_AT, self._calm)
-        self.world.at(_CALMS_AT + _BOUND_S, self._judge_bound)
+        self.world.at(_CALMS_AT + _BOUND_S, self._judge_bound, _BOUND_S)
 
     def outcome(self) -> Outcome:
         """Return what became of the run."""
@@ -67,15 +67,19 @@ class TaskRun(Run):
         """Let the client call, or a worker work."""
         number = len(self.processes) - 1
         app = self._apps[number]
-        task = app.task_of(self._traffic.policy, self._traffic.acks)
+        traffic = self._traffic
+        task = app.task_of(traffic.policy, traffic.acks, traffic.lifetime)
         if not number:
             self._prepare()
-            app.part = caller = Caller(process, self._broker, self._tasks)
-            process.main = self.world.start(process, "main", lambda: self._call(caller, task))
-            return
         redlock = self.new_lock(process)
         app_lock._redlocks[app] = redlock
         self._locks.watch(process, redlock)
+        if number < traffic.callers:
+            app.part = caller = Caller(process, self._broker, self._tasks)
+            self._tasks.callers.append(caller)
+            calls = [one for one in enumerate(traffic.calls) if one[0] % traffic.callers == number]
+            process.main = self.world.start(process, "main", lambda: caller.call(task, calls))
+            return
         app.part = worker = Worker(
             process, app, redlock, self._broker, self._tasks, self._traffic.prefetch
         )
@@ -88,19 +92,18 @@ class TaskRun(Run):
         chance = random.Random(self._traffic.seed + 1)
         visibility = self._traffic.visibility
         self._broker = Broker(self.world, visibility, chance, self.struck)
-        self._locks = Holders(self.world, self.judge)
+        self._locks = Holders(self.world, self.judge, self.servers)
         self._tasks = TaskJudge(self.world, self._traffic, self._broker, self._locks, _CALMS_AT)
         for app in self._apps:
             app.conf.broker_transport_options = (
                 {"visibility_timeout": visibility} if visibility else {}
             )
 
-    def _call(self, caller: Caller, task: Any) -> None:
-        caller.call(task, self._traffic.calls)
-        self._tasks.is_all_called = True
-
-    def _on_conflict(self, task_id: str, error: LockHeld, becomes: str, **_: Any) -> None:
-        self._tasks.note_conflict(task_id, error, becomes)
+    def _on_conflict(self, task_id: str, error: LockHeld, becomes: str, **how: Any) -> None:
+        if how.get("at") == "publish":
+            self._tasks.note_duplicate(task_id, error)
+        else:
+            self._tasks.note_conflict(task_id, error, becomes)
 
     # ---- faults
 
@@ -117,16 +120,25 @@ class TaskRun(Run):
         elif fault.kind == SWALLOW:
             self._broker.swallow(self.processes[fault.client], fault.lasts)
         elif fault.kind == DROP and not self.processes[fault.client].is_dead:
-            self._tasks.workers[fault.client - 1].reconnect()
+            self._tasks.workers[fault.client - self._traffic.callers].reconnect()
 
     def _calm(self, _: Any) -> None:
         for process in self.processes:
             process.stop_strikes()
         self._tasks.is_over()
 
-    def _judge_bound(self, _: Any) -> None:
-        if not self._tasks.is_over():
-            raise Violation("progress", f"{_BOUND_S:g} s later, there are {self._broker.left()}")
+    def _judge_bound(self, bound: float) -> None:
+        if self._tasks.is_over():
+            return
+        if self._may_wait_for_the_dead() and bound == _BOUND_S:
+            self.world.at(self.world.time + QUEUE_TTL_S, self._judge_bound, bound + QUEUE_TTL_S)
+            return
+        raise Violation("progress", f"{bound:g} s later, there are {self._broker.left()}")
+
+    def _may_wait_for_the_dead(self) -> bool:
+        """Return whether a message may wait for a reservation that nobody could release."""
+        is_struck = self._tasks.has_faults or any(one.is_dead for one in self.processes)
+        return self._traffic.lifetime == RESERVING and is_struck
 
     # ---- what is left
 
@@ -140,8 +152,7 @@ class TaskRun(Run):
         left = [request.id for request in running.executions if request.hostname in alive]
         if left or running.left_to_main:
             raise Violation("rest", f"executions of {left} are left in a process")
-        is_struck = any(fault.kind not in ON_BROKER for fault in self._traffic.faults)
-        if is_struck or any(one.is_dead for one in self.processes):
+        if self._tasks.has_faults or any(one.is_dead for one in self.processes):
             self.world.time += _RESERVED_S * (1 + 2 * RATE)
         for server in self.servers:
             if keys := server.locked():

@@ -11,6 +11,11 @@ from tests.simulation.schedule import HORIZON_S, RATE, Client, Fault, Schedule, 
 
 FIRST_SEED = 1_000_000_000
 """Seeds from here on are of schedules of calls."""
+FIRST_RESERVED_SEED = 2_000_000_000
+"""Seeds from here on are of calls that are reserved when they are published."""
+RESERVING = "until_executed"
+QUEUE_TTL_S = 200.0
+"""Longer than a message may take to end, if nobody waits for a reservation that is left."""
 POLICIES = ("skip", "reschedule", "complete", "raise", "wait", "coalesce")
 LATE, EARLY = "late", "early"
 REFUSE, SWALLOW, DROP = "refuse", "swallow", "drop"
@@ -38,7 +43,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Traffic(Schedule):
-    """All of one run. The first client calls, the others are workers; the last one comes late.
+    """All of one run. The first clients call, the others are workers; the last one comes late.
 
     Attributes:
         policy: Conflict policy of the task.
@@ -47,6 +52,8 @@ class Traffic(Schedule):
             Redis, seconds; 0.0: when its connection is lost, as with RabbitMQ.
         prefetch: How many messages a worker takes at once.
         calls: What is called.
+        lifetime: Lifetime of the task's lock.
+        callers: How many clients call; call n is of caller n modulo that.
     """
 
     policy: str = "skip"
@@ -54,11 +61,8 @@ class Traffic(Schedule):
     visibility: float = 0.0
     prefetch: int = 1
     calls: tuple[Call, ...] = ()
-
-    @property
-    def task(self) -> str:
-        """Name of the task."""
-        return f"{self.policy}.{self.acks}"
+    lifetime: str = "while_executing"
+    callers: int = 1
 
 
 def smaller_traffic(traffic: Traffic) -> Iterator[Schedule]:
@@ -79,6 +83,8 @@ def smaller_traffic(traffic: Traffic) -> Iterator[Schedule]:
 def traffic_of(seed: int) -> Traffic:
     """Return the schedule of a seed."""
     chance = random.Random(seed)
+    if seed >= FIRST_RESERVED_SEED:
+        return _reserved(chance, seed)
     return (_coalesced if chance.random() < 0.15 else _any)(chance, seed)
 
 
@@ -110,6 +116,28 @@ def _coalesced(chance: random.Random, seed: int) -> Traffic:
     return Traffic(
         seed, ((1.0, 0.0),) * 3, 0.0005, (still, *workers, still), _in_order(refusals), "coalesce",
         LATE, pick((0.0, 1.5)), 1, _in_turn(calls),
+    )  # fmt: skip
+
+
+def _reserved(chance: random.Random, seed: int) -> Traffic:
+    """Return a schedule of calls that are reserved when they are published, by two who may die."""
+    pick = chance.choice
+    traffic = _any(chance, seed)
+    _, *workers = traffic.clients
+    callers = tuple(Client(_rate(chance), 0.0, 0.0, (), _strikes(chance)) for _ in range(2))
+    faults = tuple(
+        replace(
+            fault,
+            client=pick((0, 1, fault.client + 1)) if fault.kind == SWALLOW else fault.client + 1,
+        )
+        if fault.kind in ON_BROKER
+        else fault
+        for fault in traffic.faults
+    )
+    calls = [*traffic.calls, *pick((_at_once, _scattered))(chance, ("a",))]
+    return replace(
+        traffic, clients=(*callers, *workers), faults=faults, calls=_in_turn(calls), callers=2,
+        lifetime=RESERVING, policy=pick(POLICIES[:5]),
     )  # fmt: skip
 
 

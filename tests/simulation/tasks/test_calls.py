@@ -7,7 +7,7 @@ import pytest
 from tests.simulation.campaign import campaign, explained, shrunk, traced
 
 from .bugs import BUGS, KNOWN_SEEDS
-from .schedule import FIRST_SEED, traffic_of
+from .schedule import FIRST_RESERVED_SEED, FIRST_SEED, traffic_of
 
 _EACH = 50
 _MOST = 400
@@ -26,6 +26,9 @@ _FOUND_AS = {
     "coalesced_into_the_run_before": "event",
     "lock_is_not_released": "progress",
     "slot_outlives_its_delivery": "event",
+    "reservation_outlives_its_publication": "reserved",
+    "dropped_without_its_reservation": "lost",
+    "reservation_is_not_taken_over": "progress",
 }
 
 
@@ -40,6 +43,15 @@ def test_each_message_ends_as_its_policy_says(part: int) -> None:
     assert counts.endings["handed on"] > 10
     assert counts.faults["redelivery"] > _EACH
     assert counts.faults["crash"] > 10
+
+
+def test_each_reserved_call_runs_or_is_the_duplicate_of_one() -> None:
+    counts = campaign(range(FIRST_RESERVED_SEED, FIRST_RESERVED_SEED + _EACH))
+    assert counts.failed == [], explained(counts.failed[0][0])
+    assert counts.endings["run"] > _EACH
+    assert counts.endings["duplicate"] > _EACH
+    assert counts.faults["crash"] > 10
+    assert counts.faults["refuse"] > 5
 
 
 @pytest.mark.parametrize(("bug", "kind"), _FOUND_AS.items())

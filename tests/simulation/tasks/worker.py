@@ -10,7 +10,7 @@ from celery.signals import task_received
 from celery.worker.request import Request
 from kombu.exceptions import OperationalError
 
-from celery_redlock.redlock.errors import LeaseLost
+from celery_redlock.redlock.errors import LeaseLost, LockHeld
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.simulation.process import Process
 from tests.simulation.world import Task
@@ -32,16 +32,20 @@ class Caller(Part):
         process: Its process.
         broker: Where it publishes.
         judge: What hears of its calls.
+
+    Attributes:
+        is_done: Whether it has made its calls.
     """
 
     def __init__(self, process: Process, broker: Broker, judge: TaskJudge) -> None:
         self.process = process
+        self.is_done = False
         self._broker = broker
         self._judge = judge
 
-    def call(self, task: Any, calls: tuple[Call, ...]) -> None:
+    def call(self, task: Any, calls: list[tuple[int, Call]]) -> None:
         """Publish each call in its time."""
-        for number, call in enumerate(calls):
+        for number, call in calls:
             self.process.sleep(1000.0 + call.at - self.process.world.time)
             task_id = f"t{number}"
             self._judge.note_called(task_id, call)
@@ -49,6 +53,10 @@ class Caller(Part):
                 task.apply_async((call.key, call.runs), task_id=task_id, countdown=call.countdown)
             except OperationalError:
                 self.process.world.note(f"{task_id} is not known to be published")
+                self._judge.note_unpublished(task_id)
+            except LockHeld:
+                self.process.world.note(f"{task_id} is refused")
+        self.is_done = True
 
     def publish(self, message: Any, how: dict[str, Any]) -> None:
         self._broker.publish(self.process, message, how)

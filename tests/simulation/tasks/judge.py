@@ -200,11 +200,11 @@ class TaskJudge:
         """
         if state == states.RETRY and isinstance(result, QuorumUnavailable):
             return True
-        if state == states.RETRY and self._traffic.policy == "coalesce":
+        is_late = execution.began < max(story.ended)
+        if state == states.RETRY and self._traffic.policy == "coalesce" and not is_late:
             # A copy that had the pending slot runs once more, for those that relied on it.
             story.state = state
             return True
-        is_late = execution.began < max(story.ended)
         is_of_before = isinstance(result, LeaseLost | LockHeld)
         return is_late and (state in (states.RETRY, states.REVOKED) or is_of_before)
 

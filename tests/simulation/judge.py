@@ -122,7 +122,8 @@ class Judge:
     def note_released(self, lease: Lease) -> None:
         """Note that a majority has confirmed a release."""
         self._released[lease.owner] = lease.key
-        if lease.token:
+        # The next holder may be told before this one that the lock is released.
+        if lease.token and lease.token >= self.highest(lease.key):
             self._free_since[lease.key] = self._world.time
         self._look_for_revived(lease.owner)
 

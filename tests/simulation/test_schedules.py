@@ -21,6 +21,10 @@ def test_no_schedule_breaks_a_promise(part: int) -> None:
     assert len(counts.faults) > 10
 
 
+def test_a_release_noted_after_the_next_lock_frees_nothing() -> None:
+    assert campaign([77_699]).failed == []
+
+
 def test_every_seed_is_run_once_and_each_kind_in_its_share() -> None:
     slices = list(slices_of(7, 5200, 1100))
     seeds = [seed for one in slices for seed in one]

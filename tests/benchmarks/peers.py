@@ -127,7 +127,7 @@ def pottery(urls: Sequence[str], stack: ExitStack) -> Call:
         try:
             lock.acquire()
             lock.release()
-        except module.PotteryError:
+        except module.exceptions.PrimitiveError:
             return False  # no majority answered in time
         return True
 

@@ -93,7 +93,7 @@ def pottery(urls: Sequence[str]) -> Acquire:
         asked_at = _now()
         try:
             had = lock.acquire(blocking=False)
-        except module.PotteryError:
+        except module.exceptions.PrimitiveError:
             return None
         return Held(asked_at + TTL_S * 0.99 - 0.002, None, lock.release) if had else None
 

@@ -87,7 +87,7 @@ def checked_at_binding(task: Any, app: Celery) -> TaskLockConfig | None:
 
 def body_of(task: type[Any]) -> Callable[..., Any]:
     """Return a task class's body as a caller sees it: without `self`."""
-    if isinstance(inspect.getattr_static(task, "run"), staticmethod):
+    if isinstance(inspect.getattr_static(task, "run"), staticmethod | classmethod):
         body: Callable[..., Any] = task.run
         return body
     return MethodType(task.run, task)

@@ -27,6 +27,7 @@ from celery_redlock.redlock.lease import is_reservation, release_or_warn
 
 from . import no_quorum
 from .message import Message
+from .running import is_held_by_caller
 
 logger = logging.getLogger(__name__)
 _OWN_EARLIER_RUN_S = 1.0
@@ -49,11 +50,8 @@ class Attempt:
     message: Message
     owner: str | None = None
 
-    def acquire(self, *, heeds_done: bool = True) -> Lease:
+    def acquire(self) -> Lease:
         """Return a lease of the message's lock.
-
-        Args:
-            heeds_done: Whether a done mark of the message makes the attempt fail.
 
         Raises:
             AlreadyDone: Another copy of the message has run.
@@ -66,7 +64,7 @@ class Attempt:
             self._ask,
             supersedes=reservation.owner if reservation and is_holding else None,
             is_successor=is_holding and is_successor(request),
-            unless_done=mark_to_heed(request) if heeds_done else None,
+            unless_done=mark_to_heed(request),
         )
         try:
             return acquire()
@@ -185,7 +183,8 @@ class Attempt:
             # come back only after a whole ttl.
             is_after_it = is_successor(request) or is_redelivered(request)
             return {"wait": _OWN_EARLIER_RUN_S} if is_after_it else None
-        if not self._longest_wait:
+        # A body that calls itself eagerly would wait for its own end.
+        if not self._longest_wait or is_held_by_caller(held.owner):
             return None
         # An eager execution waits in a body, and a shutdown waits for that body.
         return {"wait": self._longest_wait, "held": None if request.is_eager else held}

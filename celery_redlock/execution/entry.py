@@ -7,6 +7,7 @@ import logging
 from celery_redlock.config.options import OnConflict
 from celery_redlock.messages.done_marks import is_provisional
 from celery_redlock.messages.headers import (
+    begin_once_more,
     is_copy,
     is_of,
     is_successor,
@@ -56,7 +57,8 @@ def _acquire_lease(attempt: Attempt) -> Lease:
         # pending slot, rely on one more run.
         if is_provisional(done) or not attempt.message.pending_slot().release():
             raise
-        lease = attempt.acquire(heeds_done=False)
+        begin_once_more(attempt.message.request)
+        lease = attempt.acquire()
     try:
         _prepare_run(attempt.message, lease)
     except BaseException:  # also a time limit

@@ -85,14 +85,11 @@ def _run(message: Message, lease: Lease) -> Any:
     try:
         run.begin()
         return message.body(lease)
-    except LeaseLost as lost:
-        raised = lost
-        if not lost.key:
-            raised = LeaseLost(lease.key)
-            raise raised from lost
-        raise
     except BaseException as error:
         raised = error
+        if isinstance(error, LeaseLost) and not error.key:
+            raised = LeaseLost(lease.key)
+            raise raised from error
         raise
     finally:
         # Not in a signal: before Celery publishes the chain's next step or stores the result,

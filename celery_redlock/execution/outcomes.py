@@ -20,6 +20,7 @@ from celery_redlock.redlock.lease import host_of, task_of
 from celery_redlock.signals import lock_conflict
 from celery_redlock.throttled_log import ThrottledLog
 
+from .kills import is_revoked
 from .message import Message
 from .monitors import send_event
 
@@ -188,11 +189,8 @@ def leave_to_broker(message: Message) -> None:
     Raises:
         Reject: The broker delivers the message again, for a task with ``acks_late``.
     """
-    # Only a worker has it, and this package's producers are to be light.
-    from celery.worker.state import revoked  # noqa: PLC0415
-
     task, request = message.task, message.request
-    if request.is_eager or not task.acks_late or request.id in revoked:
+    if request.is_eager or not task.acks_late or is_revoked(request):
         return
     logger.info(
         "run cancelled, message requeued key=%s task=%s task_id=%s",

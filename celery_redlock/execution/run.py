@@ -23,6 +23,7 @@ from celery_redlock.redlock.lease import is_reservation, release_or_warn
 from celery_redlock.redlock.lock import DAY_S
 from celery_redlock.redlock.task_lock import TaskLock
 
+from .kills import await_outcome, ends_task, is_kill
 from .monitors import send_event
 from .running import left_to_main
 
@@ -215,10 +216,19 @@ class Run:
 
         Until then no copy may be discarded: if this process dies first, a copy has to run.
         """
-        struck_by = sys.exc_info()[0]
-        is_told_to_exit = struck_by is not None and not issubclass(struck_by, Exception)
+        if self._done is None:
+            return
+        struck_by = sys.exc_info()[1]
+        if struck_by is None or isinstance(struck_by, Exception):
+            self.extend_mark()
+        elif is_kill(struck_by):
+            await_outcome(self)
+        # Otherwise the process was told to exit.
+
+    def extend_mark(self) -> None:
+        """Extend the done mark, if one was left."""
         label, self._done = self._done, None
-        if label is None or is_told_to_exit:
+        if label is None:
             return
         try:
             self.redlock.mark_done(self.lease.key, label)
@@ -238,7 +248,11 @@ class Run:
         if isinstance(raised, Reject):
             return None if getattr(raised, "requeue", False) else self._mark
         # The message of an interrupted run comes again, or its process is about to end.
-        is_over = raised is None or isinstance(raised, Exception)
+        is_over = (
+            raised is None
+            or isinstance(raised, Exception)
+            or ends_task(self.task, self.request, raised)
+        )
         return self._mark if is_over and not isinstance(raised, LeaseLost) else None
 
     def _max_hold(self) -> float:

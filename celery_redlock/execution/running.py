@@ -33,6 +33,16 @@ def current_lease() -> Lease | None:
     return run.lease if run else None
 
 
+def is_held_by_caller(owner: str | None) -> bool:
+    """Return whether `owner` is that of a run that the calling code is part of."""
+    run = current.get()
+    while run is not None:
+        if run.lease.owner == owner:
+            return True
+        run = run.outer
+    return False
+
+
 def strike_current() -> bool:
     """Raise LeaseLost in the signal handler if a run of the calling code has lost its lease.
 

@@ -10,7 +10,7 @@ from celery.exceptions import InvalidTaskError
 from celery_redlock.pools import orphaned_leases
 from celery_redlock.redlock.errors import AlreadyDone
 
-from .headers import may_be_copy, may_have_copy, publication_of
+from .headers import ONCE_MORE_HEADER, may_be_copy, may_have_copy, nonce_in, publication_of
 
 if TYPE_CHECKING:
     from celery import Task
@@ -30,6 +30,9 @@ def done_label_of_retry(request: Context) -> str:
 def _label(request: Context, retries: object, publication: str) -> str:
     nesting = request.replaced_task_nesting
     label = f"{request.id}/{retries}" + (f"/{nesting}" if nesting else "")
+    once_more = nonce_in(request.headers, ONCE_MORE_HEADER)
+    if once_more:
+        publication += f"+{once_more}"
     return f"{label}/{publication}" if publication else label
 
 
@@ -46,7 +49,7 @@ def refuse_unwritable(request: Context) -> None:
         if value is not None and not isinstance(value, Mapping):
             raise InvalidTaskError(f"{name} must be a mapping, got {type(value).__name__}")
     try:
-        _label(request, request.retries, publication="").encode()
+        done_label(request).encode()
     except UnicodeEncodeError as error:
         raise InvalidTaskError(f"id or retries can't be encoded: {error.reason}") from None
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 PUBLICATION_HEADER = "redlock_publication"
 """Header with the nonce of the message's publication."""
+ONCE_MORE_HEADER = "redlock_once_more"
+"""Header with the nonce of a run of a message of which a copy has run before."""
 TICK_HEADER = "redlock_tick"
 """Header of a message that beat published: the slot of its tick, in ISO 8601."""
 COPY_HEADER = "redlock_copy"
@@ -102,9 +104,19 @@ def _nonce_to_publish(
     return secrets.token_hex(8)
 
 
-def nonce_in(headers: Mapping[str, Any] | None) -> str:
+def begin_once_more(request: Context) -> None:
+    """Give a message, and what its run publishes, done marks of their own from now on.
+
+    For a run that others rely on, though a copy of the message has run: the retry that it publishes
+    must not be taken for one that ran long ago.
+    """
+    # A new dict: the worker may share the message's.
+    request.headers = {**(request.headers or {}), ONCE_MORE_HEADER: secrets.token_hex(8)}
+
+
+def nonce_in(headers: Mapping[str, Any] | None, header: str = PUBLICATION_HEADER) -> str:
     """Return the nonce in a message's headers, or '' without a valid one."""
-    nonce = (headers or {}).get(PUBLICATION_HEADER)
+    nonce = (headers or {}).get(header)
     return nonce if isinstance(nonce, str) and _NONCE.fullmatch(nonce) else ""
 
 

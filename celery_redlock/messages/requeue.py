@@ -76,6 +76,8 @@ def requeue_message(
     known[DELIVERIES_HEADER] = deliveries_before(request)
     headers = {**(request.headers or {}), **known, **headers}
     serializer: Any = serializer_of(request)
+    # Of the call, which Celery before 5.7 forgets, and a task that ignores results stores none.
+    given = vars(request).get("ignore_result")
     signature = task.signature_from_request(
         request,
         queue=queue_of(task.app, request),
@@ -87,6 +89,7 @@ def requeue_message(
         argsrepr=request.get("argsrepr"),
         kwargsrepr=request.get("kwargsrepr"),
         **({"serializer": serializer} if serializer else {}),
+        **({} if given is None else {"ignore_result": given}),
     )
     how = how_to_publish(is_patient=is_patient(task, request))
     try:

@@ -64,6 +64,12 @@ def is_greenlet_exit(error: BaseException) -> bool:
     return greenlet is not None and isinstance(error, greenlet.GreenletExit)
 
 
+def is_greenlet_timeout(error: BaseException) -> bool:
+    """Return whether an exception is a time limit of gevent's pool, or another gevent timeout."""
+    gevent: Any = sys.modules.get("gevent")
+    return gevent is not None and isinstance(error, gevent.Timeout)
+
+
 def new_interrupt() -> Interrupt | None:
     """Return an interrupt of the calling code; None in a main thread without signal handler."""
     if native.is_green():

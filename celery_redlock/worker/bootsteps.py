@@ -59,6 +59,7 @@ class PoolKeeper(bootsteps.StartStopStep):
         """Make the keeper, whose pipe and lease table the pool's processes inherit."""
         app = parent.app
         pool_process.note_shutdown(is_under_way=False)
+        _end_waits_in_soft_shutdown(parent)
         forks = getattr(parent, "pool_start_method", "fork") == "fork"
         is_prefork = forks and issubclass(parent.pool_cls, TaskPool)
         if is_prefork and is_enabled(app) and is_supported():
@@ -81,6 +82,21 @@ class PoolKeeper(bootsteps.StartStopStep):
     def _stop(self, **_kwargs: Any) -> None:
         if self._keeper:
             self._keeper.stop()
+
+
+def _end_waits_in_soft_shutdown(parent: Any) -> None:
+    """Have a soft shutdown noted as it begins, for waits to end within its timeout.
+
+    Celery sends its signal, and stops its steps, only when the timeout is over and running tasks
+    have been cancelled. A message that is acknowledged early and still waits is lost then.
+    """
+    wait_for_soft_shutdown = parent.wait_for_soft_shutdown
+
+    def noted() -> None:
+        note_shutdown()
+        wait_for_soft_shutdown()
+
+    parent.wait_for_soft_shutdown = noted
 
 
 class WatchNodes(bootsteps.StartStopStep):

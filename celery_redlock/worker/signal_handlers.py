@@ -26,7 +26,7 @@ from kombu.serialization import registry as serializers  # type: ignore[attr-def
 
 from celery_redlock.config.app_lock import redlock_of
 from celery_redlock.config.task_config import task_lock_config
-from celery_redlock.execution import running
+from celery_redlock.execution import kills, running
 from celery_redlock.messages import reservation as reservations
 from celery_redlock.messages.headers import SERIALIZER
 from celery_redlock.pools import interrupt, pool_process
@@ -128,6 +128,8 @@ def _record_task_outcome(task_id: str | None, *, comes_again: bool) -> None:
     _, keeper = keepers.get(os.getpid(), (None, None))
     if keeper and task_id:
         keeper.record_task_outcome(str(task_id), comes_again=comes_again)
+    if task_id and not comes_again:
+        kills.settle_killed(str(task_id))
 
 
 @task_revoked.connect

@@ -51,6 +51,9 @@ SURVIVES_WHAT_CAN_NOT_BE_CANCELLED = _IS_CELERY_5_7
 With `worker_cancel_long_running_tasks_on_connection_loss`.
 """
 
+TELLS_OF_TIMEOUTS = _IS_CELERY_5_7
+"""Whether a worker sends `task_failure` for a time limit that gevent's pool enforces."""
+
 REVOKE_SPARES_WHAT_RUNS = _IS_CELERY_5_7 or not _IS_CELERY_5_6
 """Whether `revoke()` leaves the state of a running task alone; else it stores REVOKED at once.
 

@@ -32,9 +32,11 @@ def apply(message: Message, held: LockHeld) -> Any:
     except QuorumUnavailable as error:
         return no_quorum.end(message, error)
     except LockHeld as waiting:
-        if is_of(waiting.owner, message.request):
-            outcomes.end_copy(message)
+        # Contended: no message is known to wait. The owner may even be an earlier one of this very
+        # message, on a node that the renewals of its slot have not reached.
         if not waiting.contended:
+            if is_of(waiting.owner, message.request):
+                outcomes.end_copy(message)
             outcomes.announce(message, waiting, OnConflict.SKIP.value)
             outcomes.store_skipped(message, waiting)
         slot = None

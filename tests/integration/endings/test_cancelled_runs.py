@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from celery.exceptions import TaskRevokedError
+from celery.exceptions import TaskRevokedError, TimeLimitExceeded
 
 from tests.integration.conftest import NewProject
 from tests.support.eventually import PATIENCE, eventually
@@ -26,7 +26,11 @@ from tests.support.faults.redelivery import (
 )
 from tests.support.processes.project import Project
 from tests.support.processes.workers import GREEN_POOLS, Worker
-from tests.support.versions import REVOKE_SPARES_WHAT_RUNS, SURVIVES_WHAT_CAN_NOT_BE_CANCELLED
+from tests.support.versions import (
+    REVOKE_SPARES_WHAT_RUNS,
+    SURVIVES_WHAT_CAN_NOT_BE_CANCELLED,
+    TELLS_OF_TIMEOUTS,
+)
 
 LATE = {"task_acks_late": True, "worker_prefetch_multiplier": 1}
 LOSS = {
@@ -164,8 +168,13 @@ def test_a_run_cancelled_by_a_shutdown_runs_again(
 # --- somebody revokes it --------------------------------------------------------------------------
 
 
-def test_a_run_that_is_revoked_is_not_run_by_its_copy(project: Project, key: str) -> None:
-    worker = project.start_worker(concurrency=2)
+@pytest.mark.parametrize("pool", ["prefork", *GREEN_POOLS])
+def test_a_run_that_is_revoked_is_not_run_by_its_copy(
+    project: Project, key: str, pool: str
+) -> None:
+    worker = project.start_worker(concurrency=2, pool=pool)
+    # Greenlets listen to remote control a moment after the worker is ready.
+    eventually(lambda: project.app.control.ping(timeout=1.0), "the worker listens")
     message = capture(project, project.tasks.plain, key, key)
     deliver(project, message)
     project.run_of(message.task_id)
@@ -184,6 +193,25 @@ def test_a_run_that_is_revoked_is_not_run_by_its_copy(project: Project, key: str
     assert len(project.notes("begin", task_id=message.task_id)) == 1
     assert result.state == "REVOKED"
     other.stop()
+
+
+@pytest.mark.skipif(not TELLS_OF_TIMEOUTS, reason="gevent's time limits send no signal")
+def test_a_greenlet_over_its_time_limit_is_not_run_by_its_copy(project: Project, key: str) -> None:
+    worker = project.start_worker(concurrency=4, pool="gevent")
+    message = capture(project, project.tasks.limited, key, key)
+    deliver(project, message)
+    project.run_of(message.task_id)
+    deliver_copy(project, message)
+    worker.wait_for_line(f"task_id={message.task_id} .*becomes=parked")
+    worker.wait_for_line(
+        f"message handled by another copy, copy discarded.*task_id={message.task_id}"
+    )
+    wait_until_settled(project)
+    assert len(project.notes("begin", task_id=message.task_id)) == 1
+    result: Any = project.app.AsyncResult(message.task_id)
+    with pytest.raises(TimeLimitExceeded):
+        result.get(timeout=PATIENCE)
+    worker.stop()
 
 
 def test_a_run_that_is_revoked_without_a_signal_ends_as_it_would(

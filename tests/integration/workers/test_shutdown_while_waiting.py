@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -49,6 +50,21 @@ def test_a_run_that_waits_for_its_lock_goes_back_to_the_queue(
     shut_down: Callable[[Project, Worker], None],
     name: str,
 ) -> None:
+    check_that_it_goes_back(project, worker, key, name, lambda: shut_down(project, worker))
+
+
+def test_a_soft_shutdown_ends_a_wait_before_its_timeout(new_project: NewProject) -> None:
+    """Its timeout is for what runs; after it, what is acknowledged early would be lost."""
+    project = new_project("redelivered", worker_soft_shutdown_timeout=8.0)
+    worker = project.start_worker(pool="prefork", concurrency=1)
+    check_that_it_goes_back(
+        project, worker, "soft", "waiting", lambda: worker.ask_to_end(signal.SIGQUIT)
+    )
+
+
+def check_that_it_goes_back(
+    project: Project, worker: Worker, key: str, name: str, shut_down: Callable[[], None]
+) -> None:
     task = getattr(project.tasks, name)
     lock = f"{task.name}:{key}"
     take_on(project.nodes, lock, "somebody else", ttl=LONG_S)
@@ -58,7 +74,7 @@ def test_a_run_that_waits_for_its_lock_goes_back_to_the_queue(
         eventually(lambda: len(tap.commands("EVALSHA", key)) > len(project.nodes), "it waits")
     if worker.pool != "solo":  # whose one thread waits, and acknowledges nothing meanwhile
         eventually(lambda: not project.unacked(), "its message is acknowledged")
-    shut_down(project, worker)
+    shut_down()
     worker.wait_until_ended()
     assert worker.lines(f"task_id={result.id}.*becomes=reschedule")
     assert result.state == "RETRY"

@@ -36,7 +36,7 @@ def test_whether_the_body_takes_the_token_is_known(app: Celery) -> None:
     assert not task_lock_config(leaving, app).takes_token
 
 
-@pytest.mark.parametrize("form", ["method", "staticmethod"])
+@pytest.mark.parametrize("form", ["method", "staticmethod", "classmethod"])
 def test_the_key_is_derived_from_what_callers_pass(app: Celery, form: str) -> None:
     if form == "method":
 
@@ -45,6 +45,15 @@ def test_the_key_is_derived_from_what_callers_pass(app: Celery, form: str) -> No
             lock_key = "{a}"
 
             def run(self, a: int) -> None: ...
+
+    elif form == "classmethod":
+
+        class Cls(SingletonTask):  # type: ignore[no-redef]
+            name = "cls"
+            lock_key = "{a}"
+
+            @classmethod
+            def run(cls, a: int) -> None: ...
     else:
 
         class Cls(SingletonTask):  # type: ignore[no-redef]

@@ -11,9 +11,10 @@ from celery import Celery
 from celery_redlock import LockHeld, SingletonTask
 from celery_redlock.execution.attempt import Attempt
 from celery_redlock.execution.entry import enter
+from celery_redlock.messages.done_marks import done_label_of_retry
 from celery_redlock.messages.headers import COPY_HEADER, PUBLICATION_HEADER, TICK_HEADER
 from celery_redlock.messages.reservation import HEADER, Reservation
-from celery_redlock.redlock.lease import is_reservation, new_owner
+from celery_redlock.redlock.lease import is_reservation, new_owner, publication_of
 from tests.support.fakes.forged import WAITING, NewTask, deliver, message_of
 from tests.support.fakes.one_node import OneNode
 
@@ -30,10 +31,16 @@ def enter_with(new_task: NewTask) -> Enter:
     """Enter an execution: `enter_with(options, headers, **request)`."""
 
     def entering(
-        options: dict[str, Any], headers: dict[str, Any] | None = None, **request: Any
+        options: dict[str, Any],
+        headers: dict[str, Any] | None = None,
+        *,
+        as_attempt: bool = False,
+        **request: Any,
     ) -> Any:
         headers = {PUBLICATION_HEADER: NONCE, **(headers or {})}
-        return enter(Attempt(message_of(new_task(**options), headers=headers, **request)))
+        attempt = Attempt(message_of(new_task(**options), headers=headers, **request))
+        lease = enter(attempt)
+        return attempt if as_attempt else lease
 
     return entering
 
@@ -111,6 +118,15 @@ def test_a_slot_of_a_requeued_duplicate_may_expire_unlogged(enter_with: Enter, l
     assert log() == []
 
 
+def test_a_reservation_of_another_key_of_the_task_is_released(
+    enter_with: Enter, node: OneNode
+) -> None:
+    """The task has changed since the message was published."""
+    node.held["t:7"] = OWN, 1e9
+    assert enter_with({"lock_lifetime": "until_executed"}, Reservation("t:7", OWN).header)
+    assert node.held.keys() == {"t"}
+
+
 # --- a newcomer yields to the pending message -----------------------------------------------------
 
 
@@ -166,6 +182,18 @@ def test_a_copy_releases_the_slot_that_a_dead_delivery_left(
     assert node.held.keys() == {"t"}
 
 
+@pytest.mark.parametrize(
+    ("options", "request_"),
+    [({"lock_on_conflict": "reschedule"}, {"redelivered": True}), (COALESCE, {"retries": 1})],
+    ids=str,
+)
+def test_only_a_copy_that_coalesces_asks_about_the_slot(
+    enter_with: Enter, node: OneNode, options: dict[str, Any], request_: dict[str, Any]
+) -> None:
+    node.unanswered.add("t%next")
+    assert enter_with(options, **request_)
+
+
 # --- another copy has run -------------------------------------------------------------------------
 
 
@@ -179,6 +207,21 @@ def test_a_copy_that_holds_the_slot_runs_again(new_task: NewTask, node: OneNode)
     deliver(task, headers=headers)
     assert task.runs == [1]
     assert node.held == {}
+
+
+def test_a_copy_that_runs_again_retries_under_another_mark(
+    enter_with: Enter, node: OneNode
+) -> None:
+    """The retry of the run before has left a mark of its own, for which this one would not run."""
+    node.done |= {("t", MARK), ("t", MARK.replace("/0/", "/1/"))}
+    node.held["t%next"] = OWN, 1e9
+    attempt = enter_with(COALESCE, Reservation("t%next", OWN).header, as_attempt=True)
+    request = attempt.message.request
+    label = done_label_of_retry(request)
+    assert label.startswith(f"task-1/1/{NONCE}+")
+    assert ("t", label) not in node.done
+    # It is still the same message as its other copies.
+    assert request.headers[PUBLICATION_HEADER] == NONCE
 
 
 def test_a_copy_with_the_slot_is_parked_while_the_first_runs(
@@ -241,7 +284,10 @@ def test_a_reservation_is_released_after_the_body_if_not_before(
     assert node.held == {}
     [(level, line)] = log()
     assert level == "WARNING"
-    assert line.startswith("reservation not released before the body, released after it key=t ")
+    failed = (
+        "reservation not released before the body, released after it key=t error=cannot release"
+    )
+    assert line.startswith(failed)
 
 
 def test_an_unreserved_message_holds_nothing_in_its_body(queued: Any, node: OneNode) -> None:
@@ -267,10 +313,11 @@ def test_a_throttle_begins_a_period_that_outlasts_the_body(
     new_task: NewTask, node: OneNode
 ) -> None:
     task = new_task(**THROTTLE)
-    deliver(task)
+    deliver(task, headers={PUBLICATION_HEADER: NONCE})
     assert task.runs == [None]
     owner, ends = node.held["t"]
     assert not is_reservation(owner)
+    assert publication_of(owner) == NONCE
     assert ends == node.clock.now() + 60
 
 
@@ -285,13 +332,15 @@ def test_a_message_within_anothers_period_is_skipped(new_task: NewTask, node: On
     assert len(task.runs) == 2
 
 
+@pytest.mark.parametrize("carried", [{}, {HEADER: ["t:7", WAITING]}], ids=str)
 def test_an_unreserved_message_yields_to_a_reserved_period(
-    new_task: NewTask, node: OneNode
+    new_task: NewTask, node: OneNode, carried: dict[str, Any]
 ) -> None:
     task = new_task(**THROTTLE)
     node.held["t"] = WAITING, 1e9
-    deliver(task)
+    deliver(task, **carried)
     assert task.runs == []
+    assert task.AsyncResult("task-1").state == "REVOKED"
     assert node.owner_of("t") == WAITING
 
 
@@ -318,11 +367,12 @@ def test_a_throttle_lets_copies_and_retries_of_its_message_pass(
     assert node.held["t"][1] == node.clock.now() + 30, "since it was published"
 
 
+@pytest.mark.parametrize("left", [20, 1e9])
 def test_a_message_whose_throttle_expired_runs_for_the_next(
-    new_task: NewTask, node: OneNode
+    new_task: NewTask, node: OneNode, left: float
 ) -> None:
     throttled = new_task(**THROTTLE)
-    node.held["t"] = WAITING, 1e9
+    node.held["t"] = WAITING, node.clock.now() + left
     deliver(throttled, id="expired", **{HEADER: ["t", OTHER]})
     deliver(throttled, id="waiting", **{HEADER: ["t", WAITING]})
     assert len(throttled.runs) == 1

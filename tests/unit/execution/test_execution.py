@@ -17,7 +17,7 @@ from celery_redlock.execution.running import current, executions
 from celery_redlock.messages.headers import COPY_HEADER, PUBLICATION_HEADER
 from celery_redlock.messages.reservation import Reservation
 from celery_redlock.redlock import Lease
-from celery_redlock.redlock.errors import LeaseLost
+from celery_redlock.redlock.errors import AlreadyDone, LeaseLost
 from celery_redlock.redlock.lease import new_owner
 from tests.support.fakes.forged import WAITING, NewTask, deliver, message_of
 from tests.support.fakes.one_node import OneNode
@@ -39,6 +39,24 @@ def test_the_body_runs_under_its_lease_and_the_lock_is_released(app: Celery, nod
     assert seen == [(True, 1)]
     assert node.held == {}
     assert current.get() is None
+
+
+def test_a_body_is_given_its_lease_and_a_nested_run_the_run_around_it(new_task: NewTask) -> None:
+    leases: list[Any] = []
+    runs: list[Any] = []
+
+    def run_inner(lease: Lease | None) -> None:
+        leases.append(lease)
+        runs.append(current.get())
+
+    def run_outer(lease: Lease | None) -> None:
+        execute(message_of(new_task(name="inner"))._replace(body=run_inner))
+        run_inner(lease)
+
+    execute(message_of(new_task(name="outer"))._replace(body=run_outer))
+    assert [lease.key for lease in leases] == ["inner", "outer"]
+    assert [run.lease for run in runs] == leases
+    assert [run.outer for run in runs] == [runs[1], None]
 
 
 def test_the_lock_is_released_before_the_result_is_stored(app: Celery, node: OneNode) -> None:
@@ -150,6 +168,14 @@ def test_a_copy_is_parked_while_the_first_may_not_have_ended(
     assert task.runs == []
 
 
+def test_a_parked_copy_is_ignored_because_of_the_mark(new_task: NewTask, node: OneNode) -> None:
+    node.done.add(("t", MARK))
+    node.done_for = 10.0
+    with pytest.raises(Ignore) as caught:
+        execute(message_of(new_task(), headers=CARRIED))
+    assert isinstance(caught.value.__cause__, AlreadyDone)
+
+
 # --- interrupted before the body ------------------------------------------------------------------
 
 
@@ -187,6 +213,24 @@ def test_a_message_requeued_to_be_counted_keeps_its_reservation(
     message = message_of(task, redelivered=True, headers=Reservation("t", WAITING).header)
     with pytest.raises(Ignore):
         execute(message, max_deliveries=3)
+    assert node.owner_of("t") == WAITING
+
+
+def test_a_message_may_be_delivered_any_number_of_times(new_task: NewTask) -> None:
+    assert execute(message_of(new_task(acks_late=True), redelivered=True)) == "done"
+
+
+def test_a_message_put_back_before_its_body_keeps_its_reservation(
+    app: Celery, new_task: NewTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put_back(*_: Any, **__: Any) -> Lease:
+        raise Reject("the worker stops", requeue=True)
+
+    node = OneNode()
+    monkeypatch.setattr(node, "acquire_for_task", put_back)
+    app_lock._redlocks[app] = node
+    node.held["t"] = WAITING, 1e9
+    deliver(new_task(lock_lifetime="until_executed"), headers=Reservation("t", WAITING).header)
     assert node.owner_of("t") == WAITING
 
 

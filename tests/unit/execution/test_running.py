@@ -47,6 +47,14 @@ def test_the_current_lease_is_that_of_the_innermost_run(new_run: NewRun) -> None
     assert current_lease() is inner.lease
 
 
+def test_the_runs_around_the_calling_code_are_its_own(new_run: NewRun) -> None:
+    assert not running.is_held_by_caller(None)
+    outer, inner = new_run(), new_run("other")
+    assert running.is_held_by_caller(outer.lease.owner)
+    assert running.is_held_by_caller(inner.lease.owner)
+    assert not running.is_held_by_caller("another's")
+
+
 def test_a_run_with_its_lease_is_not_struck(new_run: NewRun, log: Any) -> None:
     new_run()
     assert not strike_current()

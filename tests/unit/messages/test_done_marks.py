@@ -44,6 +44,10 @@ def test_each_try_replacement_and_publication_has_its_own_mark() -> None:
     assert len(set(labels)) == 27
 
 
+def test_a_message_of_unknown_publication_is_told_by_id_and_try() -> None:
+    assert done_label(request_of("", retries=2)) == "task-1/2"
+
+
 def test_the_label_of_a_retry_is_that_of_its_message() -> None:
     headers = {PUBLICATION_HEADER: NONCE}
     run = Context(id="task-1", retries=1, headers=headers)

@@ -11,6 +11,7 @@ from celery_redlock.messages.headers import COPY_HEADER, PUBLICATION_HEADER
 from celery_redlock.messages.pending_slot import PendingSlot
 from celery_redlock.messages.reservation import Reservation, pending_slot_key
 from celery_redlock.redlock.errors import LockHeld, QuorumUnavailable
+from celery_redlock.redlock.lease import publication_of, task_of
 from tests.support.fakes.one_node import OneNode
 
 TTL = 60.0
@@ -34,7 +35,8 @@ def slot_of(
 
 
 def test_one_message_at_a_time_has_the_slot(node: OneNode) -> None:
-    slot_of(node, "1").reserve()
+    reserved = slot_of(node, "1").reserve()
+    assert (task_of(reserved.owner), publication_of(reserved.owner)) == ("1", f"{1:016}")
     for late in (slot_of(node, "2"), slot_of(node, "2", redelivered=True)):
         with pytest.raises(LockHeld) as caught:
             late.reserve()
@@ -85,6 +87,19 @@ def test_a_message_without_the_slot_releases_nothing(node: OneNode) -> None:
     elsewhere = Reservation(KEY, held.owner)
     for carries in (None, forged, elsewhere):
         assert not slot_of(node, "2", carries).release()
+    assert node.owner_of(SLOT) == held.owner
+
+
+def test_a_slot_that_an_earlier_delivery_left_reserved_is_released(node: OneNode) -> None:
+    slot_of(node, "1").reserve()
+    slot_of(node, "1", redelivered=True).release_left()
+    assert node.held == {}
+    slot_of(node, "1", redelivered=True).release_left()
+
+
+def test_a_slot_that_another_message_has_reserved_stays(node: OneNode) -> None:
+    held = slot_of(node, "1").reserve()
+    slot_of(node, "2", redelivered=True).release_left()
     assert node.owner_of(SLOT) == held.owner
 
 

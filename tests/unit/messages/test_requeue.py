@@ -118,8 +118,13 @@ def new_task(*, late: bool) -> tuple[Any, list[dict[str, Any]]]:
 
 def requeued(headers: dict[str, Any], *, late: bool = True, **info: Any) -> dict[str, Any]:
     """Put a message back and return the options with which it is published."""
+    return requeued_as({"headers": headers, "delivery_info": info}, late=late)
+
+
+def requeued_as(request_: dict[str, Any], *, late: bool = True) -> dict[str, Any]:
+    """Put the message of a request back and return the options with which it is published."""
     task, published = new_task(late=late)
-    request = Context(id="task-1", args=[], kwargs={}, headers=headers, delivery_info=info)
+    request = Context(id="task-1", args=[], kwargs={}, **request_)
     requeue.requeue_message(task, request, 1.0, {"more": 1}, expires=None)
     return published[0]
 
@@ -133,6 +138,12 @@ def test_a_message_keeps_headers_publication_and_id() -> None:
         "mine": 2,
         "more": 1,
     }
+
+
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_a_message_keeps_whether_its_result_is_ignored(is_ignored: bool) -> None:
+    # Celery before 5.7 publishes it with the task's own value: `get()` might wait for ever.
+    assert requeued_as({"ignore_result": is_ignored})["ignore_result"] is is_ignored
 
 
 def test_a_redelivered_message_stays_known_as_a_copy() -> None:

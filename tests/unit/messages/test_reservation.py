@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from celery_redlock.messages import reservation
 from celery_redlock.messages.reservation import (
     HEADER,
     Reservation,
+    is_pending_slot_key,
     pending_slot_key,
     release_all,
     release_reservation,
@@ -79,6 +81,22 @@ def test_a_key_that_another_holds_is_not_reserved(
     assert node.owner_of("t") == WAITING
 
 
+def test_a_reservation_is_announced_before_it_is_made(
+    node: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced: list[object] = []
+
+    def announcer(*of: object) -> Callable[[str], None]:
+        def announce(owner: str) -> None:
+            announced.append((of, owner, dict(node.held)))
+
+        return announce
+
+    monkeypatch.setattr(reservation, "announcer", announcer)
+    reserved = reserve(node, "t", 60.0, "task-1", NONCE)
+    assert announced == [((node, "t", 60.0), reserved.owner, {})]
+
+
 def test_a_reservation_supersedes_the_one_it_replaces(node: OneNode) -> None:
     node.held["t"] = WAITING, 1e9
     reserved = reserve(node, "t", 60.0, "task-1", NONCE, Reservation("t", WAITING))
@@ -104,7 +122,9 @@ def test_releases_that_fail_are_logged_once_and_so_is_their_end(node: OneNode, l
     node.is_up = True
     for _ in range(2):
         release_reservation(node, reserved)
-    lines = [(level, line.partition(" error=")[0]) for level, line in log()]
+    logged = log()
+    assert "error=cannot release 't'" in logged[0][1]
+    lines = [(level, line.partition(" error=")[0]) for level, line in logged]
     failed = "reservation not released, it expires by its ttl key=t count={}"
     assert lines == [
         ("WARNING", failed.format(1)),
@@ -136,10 +156,23 @@ def test_all_reservations_of_a_key_are_released_but_no_lease(
     assert {key: owner for key, (owner, _) in node.held.items()} == left
 
 
+def test_one_of_two_reservations_may_be_gone_when_it_is_released(
+    node: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.held = {"t": (WAITING, 1e9), "t%next": (WAITING, 1e9)}
+    monkeypatch.setattr(node, "release_owner", lambda key, _owner: key == "t")
+    assert release_all(node, "t", is_throttle=False)
+
+
 def test_a_release_of_all_without_a_quorum_raises(node: OneNode) -> None:
     node.unanswered.add(pending_slot_key("t"))
     with pytest.raises(QuorumUnavailable):
         release_all(node, "t", is_throttle=False)
+
+
+def test_a_pending_slot_is_told_by_its_key() -> None:
+    assert is_pending_slot_key(pending_slot_key("t"))
+    assert not is_pending_slot_key("t")
 
 
 def test_no_key_of_a_task_is_that_of_a_pending_slot() -> None:

@@ -58,7 +58,7 @@ def parent() -> Iterator[Any]:
     """A worker with a prefork pool."""
     app = Celery("bank", set_as_current=False)
     app.conf.update(redlock_nodes=["redis://127.0.0.1:1"])
-    yield SimpleNamespace(app=app, pool_cls=TaskPool, steps=[])
+    yield SimpleNamespace(app=app, pool_cls=TaskPool, steps=[], wait_for_soft_shutdown=lambda: None)
     keepers.pop(os.getpid(), None)
     pool_process.note_shutdown(is_under_way=False)
 
@@ -180,6 +180,17 @@ def test_a_stopping_worker_lets_its_pool_end_waits(parent: Any, nodes: Nodes) ->
     assert keeper._table.is_shutting_down()
     step.create(parent)
     assert not pool_process.is_shutting_down(), "a worker that is started again in this process"
+
+
+def test_a_soft_shutdown_ends_waits_before_its_timeout(parent: Any, nodes: Nodes) -> None:
+    seen: list[bool] = []
+    parent.wait_for_soft_shutdown = lambda: seen.append(pool_process.is_shutting_down())
+    bootsteps.PoolKeeper(parent).create(parent)
+    assert not pool_process.is_shutting_down()
+    parent.wait_for_soft_shutdown()
+    assert seen == [True]
+    _, keeper = keepers[os.getpid()]
+    assert keeper._table.is_shutting_down()
 
 
 @pytest.mark.parametrize("task", ["tasks.sync", "tasks.other"])

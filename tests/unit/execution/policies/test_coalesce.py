@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.messages.headers import COPY_HEADER, PUBLICATION_HEADER
+from celery_redlock.messages.headers import COPY_HEADER, PUBLICATION_HEADER, REDELIVERED
 from celery_redlock.messages.reservation import HEADER
 from celery_redlock.redlock.errors import LockHeld
 from celery_redlock.redlock.lease import is_reservation, new_owner
@@ -59,11 +59,13 @@ def test_a_message_that_yields_to_a_pending_run_comes_back_soon(
     assert ended.info.retval.when == pytest.approx(0.25, rel=0.11)
 
 
+@pytest.mark.parametrize("headers", [{}, {COPY_HEADER: REDELIVERED}], ids=["new", "redelivered"])
 def test_a_later_duplicate_is_skipped_for_the_pending_message(
-    task: Any, node: OneNode, published: Any, conflicts: Any
+    task: Any, node: OneNode, published: Any, conflicts: Any, headers: Any
 ) -> None:
+    """So is one whose earlier run died: the pending message's run covers it as well."""
     node.held["t%next"] = WAITING, 1e9
-    deliver(task)
+    deliver(task, headers={PUBLICATION_HEADER: NONCE, **headers})
     stored = task.AsyncResult("task-1")
     assert stored.state == "REVOKED"
     assert (stored.result.key, stored.result.holder) == ("t%next", "waiting")
@@ -95,6 +97,18 @@ def test_a_second_copy_of_the_pending_message_is_discarded(
     assert (published, conflicts) == ([], [])
     line = "message handled by another copy, copy discarded key=t task=t task_id=task-1"
     assert ("INFO", line) in log()
+
+
+def test_a_message_is_requeued_for_the_rest_of_its_own_slot(
+    task: Any, node: OneNode, published: Any
+) -> None:
+    """A node that its renewals have not reached names an earlier owner; there is no other copy."""
+    owner = new_owner("task-1", publication=NONCE, is_reservation=True)
+    node.held["t%next"] = owner, 1e9
+    node.split.add("t%next")
+    deliver(task, headers={PUBLICATION_HEADER: NONCE})
+    assert task.AsyncResult("task-1").state == "RETRY"
+    assert len(published) == 1
 
 
 def test_a_redelivered_duplicate_replaces_its_earlier_slot(task: Any, node: OneNode) -> None:

@@ -1,0 +1,69 @@
+"""Greenlets that Celery kills: whether their tasks have ended, or are executed again."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from celery_redlock.pools.interrupt import is_greenlet_exit, is_greenlet_timeout
+
+if TYPE_CHECKING:
+    from celery import Task
+    from celery.app.task import Context
+
+    from .run import Run
+
+_killed: deque[Run] = deque(maxlen=1000)
+"""Runs whose greenlet was killed before their done mark was extended."""
+_stored: deque[str] = deque(maxlen=1000)
+"""Ids of tasks that Celery has ended, whose greenlet may have yet to end."""
+
+
+def is_revoked(request: Context) -> bool:
+    """Return whether somebody has revoked this task, as far as this worker knows."""
+    # Only a worker has it, and this package's producers are to be light.
+    from celery.worker.state import revoked  # noqa: PLC0415
+
+    return request.id in revoked
+
+
+def is_kill(error: BaseException) -> bool:
+    """Return whether an exception ends a greenlet that Celery kills, and not the process."""
+    return is_greenlet_exit(error) or is_greenlet_timeout(error)
+
+
+def ends_task(task: Task[Any, Any], request: Context, error: BaseException) -> bool:
+    """Return whether Celery ends a task for good whose greenlet was killed by `error`.
+
+    It does so for a revoked task, and at a time limit. When a worker is shut down or has lost the
+    broker, the message comes again.
+    """
+    if is_greenlet_exit(error):
+        return is_revoked(request)
+    if not is_greenlet_timeout(error):
+        return False
+    # Up to Celery 5.6, one attribute decides about both timeouts and failures.
+    acks = getattr(task, "acks_on_timeout", task.acks_on_failure_or_timeout)
+    return bool(acks or not task.acks_late)
+
+
+def await_outcome(run: Run) -> None:
+    """Extend a killed run's done mark as soon as Celery has stored how its task ended.
+
+    Celery does not wait for a greenlet that it kills: either may be the first.
+    """
+    if (task_id := str(run.request.id)) in _stored:
+        _stored.remove(task_id)
+        run.extend_mark()
+    else:
+        _killed.append(run)
+
+
+def settle_killed(task_id: str) -> None:
+    """Extend the done marks of a task's killed runs: its result is stored."""
+    killed = [run for run in _killed if str(run.request.id) == task_id]
+    for run in killed:
+        _killed.remove(run)
+        run.extend_mark()
+    if not killed:
+        _stored.append(task_id)

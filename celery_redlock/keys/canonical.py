@@ -33,7 +33,6 @@ class Unencodable(Exception):
     """
 
     def __init__(self, where: str, problem: str) -> None:
-        super().__init__(where, problem)
         self.where = where
         self.problem = problem
 
@@ -165,18 +164,26 @@ def _unordered(value: set[object] | frozenset[object], where: str, depth: int) -
         # Registered as a pure transformation: the worker gets this, and no set.
         if not _is_envelope(sent):
             return plain(sent, where, depth + 1)
-    members = [plain(item, f"a member of {where}", depth + 1) for item in value]
+    # A member sits in a dict and in a list.
+    members = [plain(item, f"a member of {where}", depth + 2) for item in value]
     return {"__type__": "set", "__value__": sorted(members, key=pack)}
 
 
 def _as_sent(value: object, where: str, depth: int) -> Plain:
-    try:
-        sent = kombu_json.JSONEncoder().default(value)
-    except Exception:  # noqa: BLE001 - the user's own encoder may raise anything
-        # Not chained: what it says may hold the value.
-        problem = f"is of type {_type_name(value)}, which JSON can't write"
-        raise Unencodable(where, problem) from None
-    return plain(sent, where, depth + 1)
+    for encode in (kombu_json.JSONEncoder().default, _dumped_model):
+        try:
+            sent = encode(value)
+        except Exception:  # noqa: BLE001, S112 - the user's own encoder may raise anything
+            continue
+        return plain(sent, where, depth + 1)
+    # Not chained: what the encoders say may hold the value.
+    problem = f"is of type {_type_name(value)}, which JSON can't write"
+    raise Unencodable(where, problem)
+
+
+def _dumped_model(value: Any) -> object:
+    """Return what Celery sends for a pydantic model: one is here as the default of a parameter."""
+    return type(value).model_dump(value, mode="json")
 
 
 def _is_envelope(sent: object) -> bool:

@@ -26,7 +26,6 @@ class LockKeyError(Exception):
     """A `lock_key` that is wrong for every call: the problem and the remedy."""
 
     def __init__(self, problem: str, remedy: str) -> None:
-        super().__init__(problem, remedy)
         self.problem = problem
         self.remedy = remedy
 
@@ -35,7 +34,6 @@ class FieldError(Exception):
     """A field that does not fit the arguments of this call: the field and the reason."""
 
     def __init__(self, field: str, problem: str) -> None:
-        super().__init__(field, problem)
         self.field = field
         self.problem = problem
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from kombu.utils import json as kombu_json
 
 from celery_redlock.keys import key_rule
+from celery_redlock.keys.canonical import Unencodable, plain
 from celery_redlock.redlock.errors import ConfigurationError
 from tests.support.calls import (
     Colour,
@@ -233,6 +234,39 @@ def test_what_has_no_stable_form_is_refused_by_path_and_type(
     assert kind in message
     assert "lock_key" in message
     assert "0x" not in message
+
+
+class Wrapped:
+    """What kombu sends as its content."""
+
+    def __init__(self, content: object) -> None:
+        self._content = content
+
+    def __json__(self) -> object:
+        return self._content
+
+
+@pytest.mark.parametrize(
+    ("wrap", "deepest"),
+    [
+        (lambda x: [x], 200),
+        (lambda x: (x,), 200),
+        (lambda x: {"k": x}, 200),
+        # Sent as a list in a dict.
+        (lambda x: frozenset([x]), 100),
+        (Wrapped, 200),
+    ],
+    ids=["list", "tuple", "dict", "set", "wrapped"],
+)
+def test_arguments_may_be_nested_as_deep_as_json_of_200_levels(
+    wrap: Callable[[object], object], deepest: int
+) -> None:
+    value: object = 1
+    for _ in range(deepest):
+        value = wrap(value)
+    plain(value, "a")
+    with pytest.raises(Unencodable):
+        plain(wrap(value), "a")
 
 
 @pytest.mark.parametrize("lock_key", [None, "{a}"])

@@ -27,6 +27,11 @@ def ship(order: Order, urgent: bool = False) -> str:
     return order.number
 
 
+@singleton_task(app=app, pydantic=True)
+def bill(order: Order = Order(number="7")) -> str:  # noqa: B008  # as users write it
+    return order.number
+
+
 class Recorder(OneNode):
     """A lock that notes the keys that are acquired."""
 
@@ -59,4 +64,13 @@ def test_an_eager_call_with_a_model_has_the_key_of_its_message(keys: list[str]) 
     assert len(keys) == 3
     assert len(set(keys)) == 1
     assert ship.apply((Order(number="8"),)).get() == "8"
+    assert keys[-1] != keys[0]
+
+
+def test_a_default_model_has_the_key_of_the_same_model_given(keys: list[str]) -> None:
+    for args in ((), (Order(number="7"),), ({"number": "7", "lines": []},)):
+        assert bill.apply(args).get() == "7"
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
+    bill.apply((Order(number="8"),))
     assert keys[-1] != keys[0]

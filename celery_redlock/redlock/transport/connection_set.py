@@ -60,6 +60,9 @@ class ConnectionSet:
         """Return the nodes that have a connection."""
         return [index for index, connection in enumerate(self.by_node) if connection]
 
+    def _votes(self, now: float) -> int:
+        return sum(one is not None and one.votes_from <= now for one in self.by_node)
+
     def mend(self, now: float, patience: float) -> None:
         """Make the missing connections; see `Channel.prepare`."""
         is_short = len(self.connected()) < self._quorum
@@ -71,11 +74,17 @@ class ConnectionSet:
             self._wait_for_connections(now, patience)
 
     def _wait_for_connections(self, began: float, patience: float) -> None:
-        """Wait for a quorum; a new channel waits a little longer, to start with all nodes."""
+        """Wait for a quorum; a new channel waits a little longer, to start with all nodes.
+
+        A new channel also waits while those that are connected are not the votes of a quorum: a
+        lock that is acquired only now and then would fail for a node that is slow to connect.
+        """
         while self._connecting:
-            is_short = len(self.connected()) < self._quorum
+            now = self._clock.now()
+            enough = self._votes(now) if self._is_new else len(self.connected())
+            is_short = enough < self._quorum
             longest = patience if is_short else min(patience, self._node_timeout)
-            left = began + longest - self._clock.now()
+            left = began + longest - now
             if left <= 0 or not (is_short or self._is_new):
                 break
             self.adopt(left)
@@ -147,7 +156,7 @@ class ConnectionSet:
 
     def _drop_guarded(self, now: float) -> None:
         """While no quorum votes, drop guarded nodes: an operator may have admitted them since."""
-        if sum(one is not None and one.votes_from <= now for one in self.by_node) >= self._quorum:
+        if self._votes(now) >= self._quorum:
             return
         for index, one in enumerate(self.by_node):
             if (

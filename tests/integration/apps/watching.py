@@ -30,3 +30,8 @@ def _degraded(sender: Any, votes: int, nodes: int, needed: int, **_more: Any) ->
 @singleton_task(app=app)
 def pid(number: int) -> int:
     return os.getpid()
+
+
+@singleton_task(app=app, lock_on_unavailable="raise")
+def impatient(number: int) -> int:
+    return os.getpid()

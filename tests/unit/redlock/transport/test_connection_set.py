@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import socket
 from collections.abc import Callable, Iterator
 
@@ -31,12 +32,14 @@ class Peer(Node):
 
     Attributes:
         raises: What a connection attempt raises; None: it succeeds.
+        votes_from: When its server may vote.
         attempts: How often a connection was attempted.
     """
 
     def __init__(self, number: int, clock: FakeClock) -> None:
         super().__init__(f"redis://node-{number}:1", clock, 1.0, 0.0, lambda event: None)
         self.raises: Exception | None = None
+        self.votes_from = 0.0
         self.attempts = 0
         self.ends: list[socket.socket] = []
 
@@ -48,7 +51,7 @@ class Peer(Node):
             raise self.raises
         ours, theirs = socket.socketpair()
         self.ends.append(theirs)
-        return NodeConnection(Connection(ours), votes_from=0.0, on_end=self._ended)
+        return NodeConnection(Connection(ours), self.votes_from, self._ended)
 
 
 class Stage:
@@ -132,6 +135,34 @@ def test_without_a_quorum_a_node_is_tried_despite_back_off(stage: Stage) -> None
     for _ in range(3):
         assert stage.mend() == [2]
     assert stage.attempts() == [3, 3, 1]
+
+
+@pytest.mark.parametrize("guarded_until", [0.0, math.inf])
+def test_a_new_channel_waits_for_the_votes_of_a_quorum(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, guarded_until: float
+) -> None:
+    """Of three nodes, one waits for its restart guard, and one is slow to connect."""
+    stage.peers[1].votes_from = guarded_until
+    begin, adopt, late, waits = stage.start, stage.set.adopt, list[Callable[[], None]](), 0
+
+    def start(run: Callable[[], None], name: str) -> None:
+        if name.endswith("node-2:1"):
+            late.append(run)
+        else:
+            begin(run, name)
+
+    def adopt_later(patience: float = 0.0) -> None:
+        nonlocal waits
+        waits += 1
+        if waits == 2:
+            late.pop()()
+        adopt(patience)
+        stage.clock.move(0.1)
+
+    monkeypatch.setattr(dispatch, "start_beside", start)
+    monkeypatch.setattr(stage.set, "adopt", adopt_later)
+    stage.set.mend(stage.clock.now(), 1.0)
+    assert stage.set.connected() == ([0, 1, 2] if guarded_until else [0, 1])
 
 
 def test_an_introduction_tries_nodes_despite_back_off(stage: Stage) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import os
+import subprocess
+import sys
+from dataclasses import replace
 
 import pytest
 
 from celery_redlock.redlock.clock import SystemClock
 from celery_redlock.redlock.transport.handshake import Server
-from celery_redlock.redlock.transport.restart_guard import RestartGuard
+from celery_redlock.redlock.transport.restart_guard import RestartGuard, Sighting
 from tests.support.fakes.fake_clock import FakeClock
 
 GUARD = 63.6
@@ -28,6 +33,29 @@ def server(
     admitted: str = "",
 ) -> Server:
     return Server(run_id, uptime, at, admitted)
+
+
+@pytest.fixture
+def parent() -> RestartGuard:
+    """The guard of a process that has seen the first server."""
+    parent = RestartGuard(next(_addresses), SystemClock(), GUARD)
+    parent.votes_from(server())
+    return parent
+
+
+def forked(parent: RestartGuard) -> RestartGuard:
+    """Return the guard as a process has it that is forked now."""
+    child = RestartGuard(next(_addresses), SystemClock(), GUARD)
+    sighting = copy.copy(sighting_of(parent))
+    sighting._writer = 0
+    child._identity = replace(parent._identity, sighting=sighting)
+    return child
+
+
+def sighting_of(guard: RestartGuard) -> Sighting:
+    sighting = guard._identity.sighting
+    assert sighting
+    return sighting
 
 
 def test_the_guard_is_counted_from_the_server_s_start(guard: RestartGuard) -> None:
@@ -108,3 +136,101 @@ def test_a_server_asked_again_does_not_wait_for_longer(guard: RestartGuard) -> N
     guard.votes_from(server(uptime="20", at=1000.0))
     # Its clock was set back, or the reply was long on its way.
     assert guard.votes_from(server(uptime="5", at=1010.0)) == 1000 - 20 + GUARD
+
+
+# ---- what a forked process learns from its parent
+
+
+def test_an_idle_process_counts_from_when_its_parent_saw_the_server(parent: RestartGuard) -> None:
+    child = forked(parent)
+    parent.votes_from(server("second", at=2000.0))
+    parent.votes_from(server("second", at=2500.0))
+    assert child.votes_from(server("second", at=3000.0)) == 2000 + GUARD
+    assert child.votes_from(server("second", at=3100.0)) == 2000 + GUARD
+
+
+def test_a_process_learns_when_its_parent_saw_its_first_server() -> None:
+    """It is the child's second one: from when on it is there counts, not what the parent missed."""
+    parent = RestartGuard(next(_addresses), SystemClock(), GUARD)
+    child = forked(parent)
+    child.votes_from(server(at=1500.0))
+    assert parent.votes_from(server("second", at=2000.0)) <= 2000
+    assert child.votes_from(server("second", at=3000.0)) == 2000 + GUARD
+
+
+@pytest.mark.parametrize("last_seen", ["first", "third"])
+def test_a_parent_that_sees_another_server_is_no_guide(
+    parent: RestartGuard, last_seen: str
+) -> None:
+    child = forked(parent)
+    parent.votes_from(server(last_seen, at=2000.0))
+    assert child.votes_from(server("second", at=3000.0)) == 3000 + GUARD
+
+
+def test_a_process_that_saw_the_server_first_counts_from_then(parent: RestartGuard) -> None:
+    child = forked(parent)
+    parent.votes_from(server("second", at=2000.0))
+    assert child.votes_from(server("second", at=1990.0)) == 1990 + GUARD
+
+
+def test_a_process_that_saw_the_earlier_server_later_counts_for_itself(
+    parent: RestartGuard,
+) -> None:
+    child = forked(parent)
+    parent.votes_from(server("second", at=2000.0))
+    child.votes_from(server(at=2000.0))
+    assert child.votes_from(server("second", at=3000.0)) == 3000 + GUARD
+
+
+def test_what_a_forked_process_sees_is_its_own(parent: RestartGuard) -> None:
+    child, sibling = forked(parent), forked(parent)
+    assert child.votes_from(server("second", at=2000.0)) == 2000 + GUARD
+    assert sibling.votes_from(server("second", at=3000.0)) == 3000 + GUARD
+
+
+@pytest.mark.parametrize("byte", [0, 32, 40])
+def test_a_record_that_is_half_written_is_none(parent: RestartGuard, byte: int) -> None:
+    child, sighting = forked(parent), sighting_of(parent)
+    parent.votes_from(server("second", at=2000.0))
+    sighting._memory[byte] ^= 1
+    assert sighting.since("second") is None
+    assert child.votes_from(server("second", at=3000.0)) == 3000 + GUARD
+
+
+def test_a_sighting_is_of_a_run_id_of_any_length() -> None:
+    sighting, run_id = Sighting(), "x" * 100_000
+    assert sighting.since("") is None
+    sighting.write(run_id, 2000.0)
+    assert sighting.since(run_id) == 2000.0
+    assert sighting.since(run_id[:-1]) is None
+
+
+def test_an_injected_clock_s_times_are_not_shared(guard: RestartGuard) -> None:
+    assert guard._identity.sighting is None
+
+
+# In a process of its own: this one has other threads.
+FORKING = """
+import os
+from celery_redlock.redlock.clock import SystemClock
+from celery_redlock.redlock.transport.handshake import Server
+from celery_redlock.redlock.transport.restart_guard import RestartGuard
+guard = RestartGuard("node:6379", SystemClock(), 60.0)
+guard.votes_from(Server("first", "1000000", 1000.0))
+reading, writing = os.pipe()
+child = os.fork()
+if not child:
+    os.read(reading, 1)
+    learned = guard.votes_from(Server("second", "1000000", 3000.0))
+    guard.votes_from(Server("third", "1000000", 3100.0))
+    os._exit(learned != 2060.0)
+guard.votes_from(Server("second", "1000000", 2000.0))
+os.write(writing, b"1")
+assert os.waitpid(child, 0)[1] == 0
+assert guard._identity.sighting.since("second") == 2000.0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a prefork pool forks")
+def test_a_forked_process_reads_its_parent_and_writes_nothing() -> None:
+    subprocess.run([sys.executable, "-c", FORKING], check=True)

@@ -43,6 +43,8 @@ def rights_findings(target: Target, nodes: NodeSet) -> Iterator[Finding]:
             # Of one node the restart guard is off by default: that is a trap of its own.
             if not target.guard and len(target.urls) > 1:
                 yield from _forgets(connection)
+            # Last: a user who may subscribe, but not unsubscribe, can ask nothing else after it.
+            yield from _wakeups(connection, keys[0], has_pushes="protocol=3" in url)
 
 
 def _commands(keys: tuple[str, str]) -> list[Command]:
@@ -55,6 +57,9 @@ def _commands(keys: tuple[str, str]) -> list[Command]:
         evalsha(CONFIRM, keys, owner, _TOKEN, _TTL_MS, _TTL_MS),
         evalsha(EXTEND, keys, owner, _TOKEN, _TTL_MS, _TTL_MS),
         evalsha(RELEASE, keys, owner, _TOKEN, _TTL_MS, 0, 0, ""),
+        # Once more with a floor that is not the token: that takes another command.
+        evalsha(GRANT, keys, owner, _TTL_MS, 1, 0, _TTL_MS, "", 0),
+        evalsha(RELEASE, keys, owner, 1, _TTL_MS, 0, 0, ""),
         ("SET", lock, owner, "PX", _TTL_MS, "NX"),
         ("GET", lock),
         ("PTTL", lock),
@@ -78,6 +83,20 @@ def _narrow(connection: DirectConnection, commands: Sequence[Command]) -> Iterat
     others = [text for text in said if not says_denied(text) and not says_replica(text)]
     if others and not denied:
         yield Finding(traps.REFUSES, Severity.ERROR, connection.name, others[0])
+
+
+def _wakeups(connection: DirectConnection, channel: str, *, has_pushes: bool) -> Iterator[Finding]:
+    commands: list[Command] = [("PUBSUB", "NUMSUB", channel), ("PUBLISH", channel, "")]
+    if not has_pushes:  # there, a subscription has no reply
+        commands += [("SUBSCRIBE", channel), ("UNSUBSCRIBE", channel)]
+    replies = connection.ask(commands)
+    if isinstance(replies, Failed):
+        return
+    said = [str(reply) for reply in replies if isinstance(reply, ErrorReply)]
+    denied = [text for text in said if says_denied(text)]
+    if denied:
+        what = f"wake-ups of waiting callers: {denied[0]}"
+        yield Finding(traps.NARROW, Severity.WARNING, connection.name, what)
 
 
 def _wide(connection: DirectConnection) -> Iterator[Finding]:

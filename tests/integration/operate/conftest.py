@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 
 import pytest
-from celery import Celery
 from click.testing import CliRunner
 
-from celery_redlock.cli import redlock
 from celery_redlock.cli.alone import main
 from tests.support.processes.ran import Ran, Run
 
@@ -29,11 +26,3 @@ def run() -> Run:
         return Ran(result.exit_code, result.output)
 
     return run
-
-
-def run_with(app: Celery, *words: str) -> Ran:
-    """Run `celery -A … redlock` for an app in this process."""
-    result = CliRunner().invoke(
-        redlock, words, obj=SimpleNamespace(app=app), catch_exceptions=False
-    )
-    return Ran(result.exit_code, result.output)

@@ -17,13 +17,15 @@ from celery_redlock.config.identity import identity_of
 from celery_redlock.operate.doctor.traps import TRAPS
 from celery_redlock.testing import Server, Servers
 from tests.conftest import NewRedlock, ProxyFor, StartServers
+from tests.support.evidence import record
 from tests.support.faults.clock_shim import WallClock
+from tests.support.processes.commands import run_with
 from tests.support.processes.project import celery_to_itself
 from tests.support.processes.ran import Ran, Run
-from tests.support.root import ROOT
+from tests.support.rights import RIGHTS
 
-from .conftest import run_with
-
+ALL_RIGHTS = RIGHTS.split()
+DENIED = re.compile("permission|can't run this command|ACL failure|NOPERM")
 QUIET = ["--node-timeout", "5"]
 
 
@@ -245,16 +247,6 @@ def test_a_node_that_is_nearly_full_and_then_refuses(
     assert "OOM" in what
 
 
-def documented_rights() -> list[str]:
-    """Return the rights of the user in docs/how-to/run-the-nodes.md."""
-    text = (ROOT / "docs/how-to/run-the-nodes.md").read_text(encoding="utf-8")
-    [rights] = re.findall(r"^user locks on >secret ~redlock:\* (.*)$", text, re.MULTILINE)
-    return str(rights).split()
-
-
-RIGHTS = documented_rights()
-
-
 def user_of(node: Server, *rules: str) -> str:
     """Give a node a user with these rights; return its URL."""
     with node.client() as client:
@@ -263,18 +255,36 @@ def user_of(node: Server, *rules: str) -> str:
 
 
 def test_the_documented_rights_are_enough(three: Servers, examine: Examine) -> None:
-    urls = [user_of(node, "~redlock:*", *RIGHTS) for node in three]
+    urls = [user_of(node, *ALL_RIGHTS) for node in three]
     assert examine(urls).json["findings"] == []
+    assert examine([f"{url}?protocol=3" for url in urls]).json["findings"] == []
+
+
+def test_each_right_that_is_missing_is_reported(servers: StartServers, examine: Examine) -> None:
+    [node] = servers(1)
+    reported: dict[str, str] = {}
+    for missing in ALL_RIGHTS:
+        if missing == "resetchannels":
+            continue  # it gives none
+        url = user_of(node, *(right for right in ALL_RIGHTS if right != missing))
+        [what] = {
+            f"{code}, {severity}"
+            for code, ones in found(examine([f"{url}/1"])).items()
+            for severity, _, what in ones
+            if DENIED.search(what)
+        }
+        reported[missing] = what
+    record("least_privilege--missing", missing_right_reported=reported)
 
 
 @pytest.mark.parametrize(
     "rules",
     [
-        ("~other:*", *RIGHTS),
-        ("~redlock:*", *(right for right in RIGHTS if right != "+set")),
-        ("~redlock:*", *(right for right in RIGHTS if right != "+evalsha")),
+        ("~other:*", *ALL_RIGHTS[1:]),
+        tuple(right for right in ALL_RIGHTS if right != "+set"),
+        tuple(right for right in ALL_RIGHTS if right != "+evalsha"),
         # Only a script runs it.
-        ("~redlock:*", *(right for right in RIGHTS if right != "+incr")),
+        tuple(right for right in ALL_RIGHTS if right != "+incr"),
     ],
 )
 def test_rights_that_are_too_narrow(

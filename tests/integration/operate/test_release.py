@@ -12,9 +12,8 @@ from celery_redlock import LeaseLost, singleton_task
 from celery_redlock.testing import Server, Servers
 from tests.conftest import NewRedlock
 from tests.support.eventually import eventually
+from tests.support.processes.commands import run_with
 from tests.support.processes.ran import Run
-
-from .conftest import run_with
 
 
 def test_without_yes_nothing_is_released(five: Servers, new_redlock: NewRedlock, run: Run) -> None:

@@ -9,9 +9,8 @@ from celery_redlock import singleton_task
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.testing import Server, Servers
 from tests.conftest import NewRedlock
+from tests.support.processes.commands import run_with
 from tests.support.processes.ran import Run
-
-from .conftest import run_with
 
 
 def test_each_node_s_view_is_shown_side_by_side(

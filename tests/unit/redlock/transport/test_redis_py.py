@@ -37,6 +37,24 @@ def test_each_scheme_has_its_kind_of_connection(url: str, kind: type[AbstractCon
     assert type(connected(url)) is kind
 
 
+@pytest.mark.parametrize(
+    ("query", "is_checked"),
+    [
+        ("", True),
+        ("ssl_cert_reqs=required", True),
+        ("ssl_cert_reqs=none", False),
+        ("ssl_check_hostname=false", False),
+    ],
+)
+def test_a_certificate_must_be_of_the_host_unless_told_otherwise(
+    query: str, is_checked: bool
+) -> None:
+    # The default of redis-py 5 is another one.
+    connection = connected(f"rediss://host?{query}")
+    assert isinstance(connection, SSLConnection)
+    assert connection.check_hostname is is_checked
+
+
 @pytest.mark.parametrize("path", ["/locks", "/1/2", "/-1", "/1 "])
 def test_a_path_that_is_no_database_is_refused(path: str) -> None:
     with pytest.raises(ConfigurationError, match="is not the number of a database"):

@@ -21,8 +21,7 @@ LEASES_PER_PROCESS = 8
 """Number of leases that one pool process can have in the table, nested in one another."""
 ROWS = 1024 * LEASES_PER_PROCESS
 _ROW_SIZE = 4096
-"""A page, so that rows that are not used take no memory."""
-_PHASE = 0
+"""A page, so that rows that are not used take no memory. Its first byte is the row's phase."""
 _STATE = slice(64, 192)
 _ATTEMPT = slice(192, 1344)
 _LEASE = slice(1344, _ROW_SIZE)
@@ -96,7 +95,7 @@ class SharedLeaseTable:
 
     def phase(self, row: int) -> Phase:
         """Return which record of the row counts."""
-        return Phase(self._map[row * _ROW_SIZE + _PHASE])
+        return Phase(self._map[row * _ROW_SIZE])
 
     def last_lease(self, row: int) -> LeaseRecord | None:
         """Return the last lease that was written to the row, be it over; None while it changes."""
@@ -152,7 +151,7 @@ class SharedLeaseTable:
         return at
 
     def _set_phase(self, row: int, phase: Phase) -> None:
-        self._map[row * _ROW_SIZE + _PHASE] = phase
+        self._map[row * _ROW_SIZE] = phase
 
     def _write(self, row: int, part: slice, data: bytes) -> bool:
         if len(data) > part.stop - part.start:

@@ -70,7 +70,7 @@ class Acquisition(Operation):
         self,
         attempt: Attempt,
         label: str | None,
-        wait: float,
+        wait: float = 0.0,
         on_attempt: OnAttempt | None = None,
         on_wait: OnWait | None = None,
     ) -> Lease:

@@ -45,7 +45,6 @@ class Hold(AbstractContextManager[Lease]):
         self._max_hold = max_hold
         self._on_lost = on_lost
         self._lease: Lease | None = None
-        self._holder = os.getpid()
 
     def __enter__(self) -> Lease:
         """Return the lease.

@@ -99,27 +99,14 @@ class Redlock(Parts):
         self._settle(lease)
         return lease
 
-    def _attempt(  # what an attempt is made of
-        self,
-        key: str,
-        ttl: float,
-        wait: float | None,
-        supersedes: str = "",
-        unless_done: str = "",
-        publication: str = "",
-        *,
-        looks_first: bool = False,
-    ) -> Attempt:
+    def _attempt(self, key: str, ttl: float, wait: float | None) -> Attempt:
         """Return the first attempt of a valid request.
 
         Raises:
             ConfigurationError: An argument is not valid.
         """
         check_key(key)
-        attempt = Attempt(
-            key, "", lease_ttl_ms(key, ttl, self.max_ttl), supersedes, unless_done,
-            publication=publication, looks_first=looks_first,
-        )  # fmt: skip
+        attempt = Attempt(key, "", lease_ttl_ms(key, ttl, self.max_ttl))
         if wait is not None:
             check_seconds("wait", wait, endless=True)
         return attempt

@@ -201,10 +201,10 @@ class Rounds:
         owner: str,
         token: int,
         *,
-        superseded: str = "",
-        keep_ms: int = 0,
-        done: str | None = None,
-        done_ttl_ms: int = 0,
+        superseded: str,
+        keep_ms: int,
+        done: str | None,
+        done_ttl_ms: int,
     ) -> Sequence[AckReply | None]:
         """Release the lock of `owner` on every node.
 

@@ -56,10 +56,12 @@ class TaskLock(Redlock):
             LockHeld, QuorumUnavailable, ConfigurationError: As in `acquire`.
             AlreadyDone: There is a done mark for `unless_done`.
         """
-        attempt = self._attempt(
-            key, ttl, wait, supersedes or "", unless_done or "", publication,
+        attempt = self._attempt(key, ttl, wait)._replace(
+            supersedes=supersedes or "",
+            unless_done=unless_done or "",
+            publication=publication,
             looks_first=is_successor,
-        )  # fmt: skip
+        )
         lease = self._acquisition.win(attempt, label, wait or 0.0, on_attempt, on_wait)
         self._settle(lease)
         return lease
@@ -102,7 +104,7 @@ class TaskLock(Redlock):
             key, owner or "", ttl_ms, supersedes or "", highest_floor=highest_floor,
             is_reservation=True, publication=publication,
         )  # fmt: skip
-        lease = self._acquisition.win(attempt, label, 0.0, on_attempt)
+        lease = self._acquisition.win(attempt, label, on_attempt=on_attempt)
         self._settle(lease)
         return lease
 

@@ -7,6 +7,7 @@ entry behind, and the keeper makes the release when the entry is due.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -158,4 +159,4 @@ class UnsettledReleases:
         """Return when the next release is due, seconds on the clock; infinity: none is."""
         pending = [release.due for release in list(self._pending.values())]
         taken = [one.again_at for one in list(self._taken.values())]
-        return min([*pending, *taken], default=float("inf"))
+        return min([*pending, *taken], default=math.inf)

@@ -145,7 +145,7 @@ class Waiters:
             subscriptions.disown()
         # The listener adds itself, so that one which never began to run is not relied on.
         self._listeners = {}
-        self._starting_until = 0.0
+        self._starting_until = self._failed_until = 0.0
         self.queues: dict[str, Queue] = {}
         self._changes: deque[Callable[[], None]] = deque()
         self._yields_until: dict[str, float] = {}
@@ -158,8 +158,10 @@ class Waiters:
     # ---- called by other threads
 
     def start(self) -> bool:
-        """Start the listener unless it runs; return False if no thread can be started now."""
+        """Start the listener unless it runs; return False if none can be started now."""
         now = self.clock.now()
+        if now < self._failed_until and not self._listeners:
+            return False
         if self._listeners or now < self._starting_until:
             return True
         self._starting_until = now + _STARTS_WITHIN_S
@@ -212,7 +214,7 @@ class Waiters:
         try:
             self._hear_while_needed()
         except Exception as error:  # noqa: BLE001  # it is logged
-            self._starting_until = self.clock.now() + _AFTER_ERROR_S
+            self._failed_until = self.clock.now() + _AFTER_ERROR_S
             if not self._listeners:
                 # A new dict, also if this listener never began: its waiters join the next one.
                 self.queues = {}
@@ -231,7 +233,7 @@ class Waiters:
             while listeners.get(_HERE) is subscriptions:
                 self._listen(subscriptions, queues)
                 if not queues and not self._is_needed(listeners, subscriptions):
-                    break
+                    return
         finally:
             if listeners.get(_HERE) is subscriptions:
                 del listeners[_HERE]

@@ -93,14 +93,13 @@ class OneNode(TaskLock):
 
     def reserve(
         self, key: str, ttl: float, *, label: str | None = None, publication: str = "",
-        supersedes: str | None = None, owner: str | None = None, **_: Any,
+        supersedes: str | None = None, owner: str | None = None,
+        on_attempt: OnAttempt | None = None, **_: Any,
     ) -> Lease:  # fmt: skip
-        return self._take(
-            key,
-            owner or new_owner(label, publication=publication, is_reservation=True),
-            ttl,
-            supersedes,
-        )
+        owner = owner or new_owner(label, publication=publication, is_reservation=True)
+        if on_attempt:
+            on_attempt(owner)
+        return self._take(key, owner, ttl, supersedes)
 
     def release(
         self, lease: Lease, *, keep: float = 0.0, done: str | None = None, **_: Any

@@ -76,9 +76,12 @@ def test_memory_that_was_never_written_has_no_record() -> None:
     assert decode(bytes(100)) is None
 
 
-def test_a_lease_survives_its_record() -> None:
+@pytest.mark.parametrize("comes_again", [None, True, False])
+def test_a_lease_survives_its_record(comes_again: bool | None) -> None:
     lease = new_lease()
-    record = LeaseRecord.of(lease, pid=1, min_hold_until=3.0, done="d", comes_again=None)
+    record = LeaseRecord.of(lease, pid=1, min_hold_until=3.0, done="d", comes_again=comes_again)
+    assert (record.pid, record.min_hold_until, record.done) == (1, 3.0, "d")
+    assert record.comes_again is comes_again
     again = record.new_lease(lease.clock)
     assert again is not lease
     for name in set(Lease.__slots__) - {"backing"}:
@@ -93,5 +96,5 @@ def test_a_state_is_of_one_lease_only() -> None:
 
 def test_an_attempt_becomes_a_lease_of_its_whole_ttl() -> None:
     lease = Attempt(1, "owner-1", "k", 2500).new_lease(FakeClock(4.0))
-    assert (lease.key, lease.owner, lease.token) == ("k", "owner-1", 0)
+    assert (lease.key, lease.owner, lease.token, lease.ttl_ms) == ("k", "owner-1", 0, 2500)
     assert lease.remaining() == pytest.approx(2.5)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.pools.lease_record import Attempt, LeaseRecord
+from celery_redlock.pools.lease_record import Attempt, LeaseRecord, encode
 from celery_redlock.pools.lease_table import Phase, SharedLeaseTable
 from celery_redlock.redlock import Lease, Redlock
 from celery_redlock.redlock.lease import new_owner
@@ -110,6 +110,28 @@ def test_an_attempt_too_long_for_a_row_is_not_announced(table: SharedLeaseTable)
     table.announce(ROW, Attempt(PID, "owner-0", "k", 1000))
     assert not table.announce(ROW, Attempt(PID, "owner-1", "k" * 4096, 1000))
     assert table.left_by(PID, ROW) is None
+
+
+def test_an_attempt_that_just_fits_is_announced(table: SharedLeaseTable) -> None:
+    attempt = Attempt(PID, "owner", "", 1000)
+    space = 1344 - 192  # between the attempt's place in a row and the lease's
+    fits = attempt._replace(key="k" * (space - len(encode(attempt))))
+    assert table.announce(ROW, fits)
+    assert table.left_by(PID, ROW) == fits
+    assert not table.announce(ROW, fits._replace(key=fits.key + "k"))
+
+
+def test_an_attempt_that_was_not_written_whole_is_none(table: SharedLeaseTable) -> None:
+    table.announce(ROW, Attempt(PID, "owner", "k", 1000))
+    at = table._map.find(b"owner", ROW * 4096)
+    table._map[at] += 1
+    assert table.left_by(PID, ROW) is None
+
+
+def test_a_shutdown_is_known_to_the_processes_of_the_pool(table: SharedLeaseTable) -> None:
+    assert not table.is_shutting_down()
+    table.note_shutdown()
+    assert table.is_shutting_down()
 
 
 def test_a_lease_too_long_for_a_row_leaves_its_attempt(table: SharedLeaseTable) -> None:

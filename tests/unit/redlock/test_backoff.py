@@ -32,6 +32,7 @@ def test_who_was_passed_over_pauses_for_a_shorter_time() -> None:
         backoff.pause(held(), ROUND_S)
     pauses = [backoff.pause(held(f"other-{number}"), ROUND_S) for number in range(200)]
     assert pauses == sorted(pauses, reverse=True)
+    assert pauses[1] == pytest.approx(0.101), "half as long after two others"
     assert pauses[-1] == pytest.approx(0.006)
 
 

@@ -22,3 +22,13 @@ def test_leases_are_measured_on_the_clock_that_counts_suspend(
     # The module takes its clock when it is imported.
     fresh = runpy.run_path(clock.__file__)["SystemClock"]
     assert fresh().now() == 3700.0
+
+
+def test_tokens_are_proposed_in_whole_microseconds_since_the_epoch() -> None:
+    proposed = clock.SystemClock().wall_us()
+    assert isinstance(proposed, int)
+    assert proposed / 1e6 == pytest.approx(time.time(), abs=60.0)
+
+
+def test_a_pause_of_no_time_is_over() -> None:
+    clock.SystemClock().sleep(0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from celery_redlock.redlock.errors import (
     LockHeld,
 )
 from celery_redlock.redlock.events import Event, Lost
-from celery_redlock.redlock.lease import Lease
+from celery_redlock.redlock.lease import Lease, task_of
 from celery_redlock.redlock.protocol.replies import AckReply
 from celery_redlock.redlock.unsettled import ReleaseRequest
 from tests.support.fakes.simulated_network import Network
@@ -50,9 +51,16 @@ def test_a_block_that_is_left_in_any_way_gives_it_back(
 def test_a_block_whose_lock_is_held_is_not_entered(five: Network, redlock: Redlock) -> None:
     for node in five.nodes:
         node.take(OTHER)
+    began = five.time
     with pytest.raises(LockHeld), redlock.lock("k"):
         pytest.fail("entered")
+    assert five.time == began, "at once, unless it is to wait"
     assert redlock.keeper.kept() == []
+
+
+def test_a_block_names_its_holder(redlock: Redlock) -> None:
+    with redlock.lock("k", label="nightly") as lease:
+        assert task_of(lease.owner) == "nightly"
 
 
 def test_a_block_waits_as_long_as_asked(five: Network, redlock: Redlock) -> None:
@@ -73,6 +81,37 @@ def test_a_block_s_lock_outlives_its_ttl_by_renewal(five: Network, redlock: Redl
         assert five.holders() == [lease.owner] * 5
 
 
+def test_a_lease_may_be_renewed_without_end(five: Network, redlock: Redlock) -> None:
+    assert redlock.acquire("k", renew=True, max_hold=math.inf).hold_until == math.inf
+    with pytest.raises(ConfigurationError, match=r"^max_hold must be"):
+        redlock.acquire("k", renew=True, max_hold=-1.0)
+
+
+def test_a_block_may_hold_its_lock_without_end(five: Network, redlock: Redlock) -> None:
+    with redlock.lock("k", ttl=TTL, max_hold=math.inf) as lease:
+        assert lease.hold_until == math.inf
+
+
+def test_a_block_that_is_not_held_is_left_without_a_release(
+    five: Network, redlock: Redlock
+) -> None:
+    block = redlock.lock("k")
+    block.__exit__(None, None, None)
+    for node in five.nodes:
+        node.take(OTHER, ttl=5)
+    with pytest.raises(LockHeld):
+        block.__enter__()
+    five.pass_(5.0)
+    five.log.clear()
+    block.__exit__(None, None, None)
+    assert five.log == []
+    with block:
+        pass
+    five.log.clear()
+    block.__exit__(None, None, None)
+    assert five.log == []
+
+
 def test_a_block_s_lock_ends_with_max_hold(five: Network, redlock: Redlock) -> None:
     for node in five.nodes:
         node.delay = 0.01
@@ -88,7 +127,8 @@ def test_a_block_s_lock_ends_with_max_hold(five: Network, redlock: Redlock) -> N
 def test_a_max_hold_out_of_range_asks_nobody(
     five: Network, redlock: Redlock, max_hold: float
 ) -> None:
-    with pytest.raises(ConfigurationError), redlock.lock("k", max_hold=max_hold):
+    is_raised = pytest.raises(ConfigurationError, match=r"^max_hold must be")
+    with is_raised, redlock.lock("k", max_hold=max_hold):
         pytest.fail("entered")
     assert five.log == []
 
@@ -233,7 +273,9 @@ def test_a_renewed_lease_that_is_lost_is_told(five: Network, redlock: Redlock) -
 
 
 def test_on_lost_without_a_renewal_is_refused(five: Network, redlock: Redlock) -> None:
-    with pytest.raises(ConfigurationError, match="renew=True"):
+    with pytest.raises(
+        ConfigurationError, match=r"^on_lost is called by the renewal; add renew=True$"
+    ):
         redlock.acquire("k", on_lost=print)
     assert five.log == []
 

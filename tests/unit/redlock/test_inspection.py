@@ -84,10 +84,23 @@ def test_a_dropped_lock_is_free_and_stays_so(five: Network, redlock: TaskLock) -
     assert five.redlock().acquire("k").token > lease.token
 
 
-def test_a_dropped_reservation_is_free(five: Network, redlock: TaskLock) -> None:
+def test_a_holder_without_a_majority_is_contended(five: Network, redlock: TaskLock) -> None:
+    for number, node in enumerate(five.nodes[:4]):
+        node.take(f"owner:task-{number % 2}@host")
+    holder = redlock.holder("k")
+    assert holder is not None
+    assert holder.contended
+
+
+@pytest.mark.parametrize("was_held", [False, True])
+def test_a_dropped_reservation_is_free(five: Network, redlock: TaskLock, was_held: bool) -> None:
+    if was_held:
+        redlock.release(redlock.acquire("k"))
+    floors = five.floors()
     redlock.reserve("k", 60.0)
     assert five.redlock().drop("k")
     assert five.holders() == [None] * 5
+    assert five.floors() == floors, "nothing can bring a reservation back to life"
 
 
 @pytest.mark.parametrize("verb", ["holder", "locked", "drop"])
@@ -104,6 +117,23 @@ def test_nodes_that_vote_have_no_reason_not_to(five: Network, redlock: TaskLock)
     assert redlock.check() == {}
     left = {key.rpartition(":")[2] for node in five.nodes for key in node._data}
     assert left == {"floor"}, "the lock that was tried is released"
+
+
+def test_each_check_tries_a_lock_of_its_own_under_the_prefix(
+    five: Network, redlock: TaskLock
+) -> None:
+    redlock.check()
+    redlock.check()
+    tried = set(five.nodes[0]._data)
+    assert len(tried) == 2
+    assert all(key.startswith("redlock:{probe-") for key in tried)
+
+
+def test_a_check_gives_a_hung_node_a_second(five: Network, redlock: TaskLock) -> None:
+    five.nodes[3].hang()
+    began = five.time
+    assert list(redlock.check()) == ["node-3:6379"]
+    assert five.time - began == pytest.approx(1.0, abs=1e-6)
 
 
 def test_a_guarded_node_is_told_with_its_time(five: Network, redlock: TaskLock) -> None:

@@ -7,6 +7,7 @@ import pytest
 from celery_redlock.redlock.errors import (
     ConfigurationError,
 )
+from celery_redlock.redlock.lease import publication_of, task_of
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.simulated_network import Network
 
@@ -18,15 +19,16 @@ TTL = 30.0
 
 @pytest.mark.parametrize("ttl", [0, -1, 0.0001, 61, float("nan"), float("inf"), "30", None])
 def test_a_ttl_out_of_range_asks_nobody(five: Network, redlock: TaskLock, ttl: float) -> None:
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ConfigurationError, match=r"^(cannot lock 'k' with ttl=|ttl must be)"):
         redlock.acquire("k", ttl=ttl)
     assert five.log == []
 
 
 @pytest.mark.parametrize("wait", [-1, float("nan"), "5"])
 def test_a_wait_out_of_range_asks_nobody(five: Network, redlock: TaskLock, wait: float) -> None:
-    with pytest.raises(ConfigurationError):
-        redlock.acquire("k", wait=wait)
+    for ask in (redlock.acquire, redlock.lock):
+        with pytest.raises(ConfigurationError, match=r"^wait must be"):
+            ask("k", wait=wait)
     assert five.log == []
 
 
@@ -34,7 +36,7 @@ def test_a_wait_out_of_range_asks_nobody(five: Network, redlock: TaskLock, wait:
 def test_a_reservation_out_of_range_asks_nobody(
     five: Network, redlock: TaskLock, ttl: float
 ) -> None:
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ConfigurationError, match=r"^ttl must be"):
         redlock.reserve("k", ttl=ttl)
     assert five.log == []
 
@@ -111,3 +113,34 @@ def test_tokens_rise_across_an_idle_gap_though_clients_are_off(
             ahead.release(lease)
         network.pass_(gap)
         assert behind.acquire(f"k{gap}", ttl=0.5).token > lease.token, gap
+
+
+# ---- locks of tasks
+
+
+def test_a_task_s_lock_is_acquired_as_any_other(five: Network, redlock: TaskLock) -> None:
+    def sent() -> list[tuple[str, int]]:
+        sent = [(one.name, len(one.argv)) for one in five.log]
+        five.log.clear()
+        return sent
+
+    redlock.acquire("k", ttl=TTL)
+    usual = sent()
+    lease = redlock.acquire_for_task("other", ttl=TTL, label="task-1")
+    assert sent() == usual
+    assert (task_of(lease.owner), publication_of(lease.owner), lease.superseded) == (
+        "task-1",
+        "",
+        "",
+    )
+
+
+def test_a_task_s_wait_out_of_range_asks_nobody(five: Network, redlock: TaskLock) -> None:
+    with pytest.raises(ConfigurationError, match=r"^wait must be"):
+        redlock.acquire_for_task("k", wait=-1.0)
+    assert five.log == []
+
+
+def test_a_done_mark_leaves_no_floor(five: Network, redlock: TaskLock) -> None:
+    redlock.mark_done("k", "task-1/0")
+    assert five.floors() == [0] * 5

@@ -68,3 +68,8 @@ def test_one_misconfigured_node_refuses_every_grant(nodes: list[Node]) -> None:
 def test_nodes_that_are_down_are_not_misconfigured(nodes: list[Node]) -> None:
     nodes[0].failed("refused")
     refuse_misconfigured(nodes)
+
+
+def test_no_quorum_tells_how_many_nodes_wait_for_their_guard(nodes: list[Node]) -> None:
+    replies = [Failed("votes in 9 s", is_guarded=True), Failed("timed out"), None]
+    assert unavailable("lock", "k", replies, nodes).guarded == 1

@@ -116,7 +116,7 @@ def test_a_kept_lock_stands_for_the_time_given(
 def test_a_keep_out_of_range_releases_nothing(
     five: Network, redlock: TaskLock, lease: Lease, keep: float
 ) -> None:
-    with pytest.raises(ConfigurationError):
+    with pytest.raises(ConfigurationError, match=r"^keep must be"):
         redlock.release(lease, keep=keep)
     assert five.log == []
     assert not lease.is_released

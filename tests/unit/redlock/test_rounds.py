@@ -12,6 +12,7 @@ from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.protocol.replies import Busy, Done, Failed, Granted, GrantReply
 from celery_redlock.redlock.rounds import Rounds
 from celery_redlock.redlock.transport.channel import Channel
+from celery_redlock.redlock.unsettled import ReleaseRequest
 
 BUSY, LATE = Busy("somebody", 900, 3), Failed("timed out")
 
@@ -20,6 +21,8 @@ class Wire:
     """What a round asks of a channel to five nodes, all connected."""
 
     def __init__(self) -> None:
+        self.commands: list[Any] = []
+        self.is_decided: Callable[..., bool] = bool
         self.asked: list[int] = []
         self.owners: list[str] = []
         self.names: list[str] = []
@@ -33,8 +36,11 @@ class Wire:
         return self.ask_batch([command], parse, is_decided, among)
 
     def ask_batch(
-        self, commands: Any, parse: object, is_decided: Callable[..., bool], among: Sequence[int]
-    ) -> list[Any]:
+        self, commands: Any, parse: object, is_decided: Callable[..., bool], among: Sequence[int],
+        timeout: float | None = None,
+    ) -> list[Any]:  # fmt: skip
+        self.commands += commands
+        self.is_decided = is_decided
         self.asked += among
         self.names += [command[0] for command in commands]
         self.owners += [command[5] for command in commands if command[0] == "EVALSHA"]
@@ -58,6 +64,49 @@ def test_no_token_and_no_replacement_need_no_script(attempt: Attempt, names: lis
     wire = Wire()
     Rounds("redlock", 0, 0).grant(cast(Channel, wire), attempt, proposed_us=1)
     assert (wire.names, wire.asked) == (names, [0, 1, 2])
+
+
+def release(rounds: Rounds, channel: Channel, owner: str, key: str = "key") -> None:
+    rounds.release(channel, key, owner, 0, superseded="", keep_ms=0, done=None, done_ttl_ms=0)
+
+
+def test_many_releases_are_made_as_each_by_itself() -> None:
+    requests = [
+        ReleaseRequest("a", "me", 0.0, 9.0, 7, "you", keep_until=2.0, done="d", done_ttl_ms=50),
+        ReleaseRequest("b", "me", 0.0, 9.0, 8, done="e", done_ttl_ms=60),
+        ReleaseRequest("c", new_owner(is_reservation=True), 0.0, 9.0),
+    ]
+    rounds, together, alone = Rounds("redlock", 0, HOUR_MS), Wire(), Wire()
+    rounds.release_all(cast(Channel, together), requests, now=1.0, timeout=1.0)
+    for one, keep_ms in zip(requests, (1000, 0, 0), strict=True):
+        rounds.release(
+            cast(Channel, alone), one.key, one.owner, one.token, superseded=one.superseded,
+            keep_ms=keep_ms, done=one.done, done_ttl_ms=one.done_ttl_ms,
+        )  # fmt: skip
+    assert together.commands == alone.commands
+    assert not together.is_decided([LATE, None])
+    assert together.is_decided([LATE, LATE])
+
+
+def test_what_is_undone_raises_no_floor_and_renews_it() -> None:
+    """As the release of a reservation."""
+    left = reserved()
+    rounds, undone, released = Rounds("redlock", 0, HOUR_MS), Wire(), Wire()
+    rounds.abandon(cast(Channel, undone), LEASE, ())
+    rounds.clear(cast(Channel, undone), LEASE, [Granted(7), left, Granted(7), Granted(7), None])
+    release(rounds, cast(Channel, released), LEASE.owner)
+    release(rounds, cast(Channel, released), left.holder)
+    assert undone.commands == released.commands
+
+
+@pytest.mark.parametrize(("label", "more"), [("", []), ("task-1/0", ["PTTL"])])
+def test_a_done_mark_is_asked_for_only_if_one_would_end_the_attempt(
+    label: str, more: list[str]
+) -> None:
+    rounds, look, look_before = Rounds("redlock", 0, 0), Wire(), Wire()
+    rounds.look(cast(Channel, look), "key")
+    rounds.look_before(cast(Channel, look_before), Attempt("key", "me", 1000, unless_done=label))
+    assert look_before.names == look.names + more
 
 
 def test_only_nodes_that_are_behind_are_asked_to_confirm() -> None:
@@ -87,12 +136,10 @@ def test_a_lock_granted_without_a_script_loads_that_of_release(
     owner: str, names: list[str]
 ) -> None:
     rounds = Rounds("redlock", 0, 0)
-    for undo in (
-        lambda channel: rounds.abandon(channel, Attempt("key", owner, 1000), ()),
-        lambda channel: rounds.release(channel, "key", owner, 0),
-    ):
-        wire = Wire()
-        undo(cast(Channel, wire))
+    abandoned, released = Wire(), Wire()
+    rounds.abandon(cast(Channel, abandoned), Attempt("key", owner, 1000), ())
+    release(rounds, cast(Channel, released), owner)
+    for wire in (abandoned, released):
         assert (wire.names, wire.owners) == (names, [owner])
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -131,3 +133,66 @@ def test_a_caller_within_its_rounds_is_not_taken_for_dead(node_timeout: float) -
 @pytest.mark.parametrize(("keep_until", "keep_ms"), [(0.0, 0), (1000.0, 0), (1004.5, 4500)])
 def test_a_key_is_kept_for_what_is_left_of_its_time(keep_until: float, keep_ms: int) -> None:
     assert REQUEST._replace(keep_until=keep_until).keep_ms(1000.0) == keep_ms
+
+
+def test_releases_may_be_forgotten_while_they_are_made(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a child that forks meanwhile."""
+
+    def forget(requests: Sequence[ReleaseRequest], patience: float) -> list[bool]:
+        stage.releases.forget_all()
+        stage.clock.move(60.0)
+        return [True]
+
+    monkeypatch.setattr(stage.releases, "_make", forget)
+    stage.releases.add(REQUEST)
+    stage.clock.time = 1005.0
+    assert stage.releases.work(1.0)
+    assert len(stage.releases) == 0
+
+
+def test_releases_count_whether_they_are_taken_over_or_not(stage: Stage) -> None:
+    stage.releases.add(REQUEST)
+    stage.releases.add(REQUEST._replace(owner="another", due=1030.0))
+    stage.clock.time = 1005.0
+    stage.releases.work(1.0)
+    assert len(stage.releases) == 2
+
+
+def test_work_tells_whether_it_has_taken_a_release_over(stage: Stage) -> None:
+    stage.releases.add(REQUEST)
+    assert not stage.releases.work(1.0)
+    stage.clock.time = 1005.0
+    assert stage.releases.work(1.0)
+    assert not stage.releases.work(1.0)
+
+
+def test_a_release_behind_one_that_is_not_due_is_made(stage: Stage) -> None:
+    stage.releases.add(REQUEST._replace(owner="later", due=1030.0))
+    stage.releases.add(REQUEST)
+    stage.clock.time = 1005.0
+    stage.releases.work(1.0)
+    assert stage.owners() == ["owner"]
+
+
+def test_a_release_that_its_caller_settles_meanwhile_is_not_taken(stage: Stage) -> None:
+    class Settled(dict[str, ReleaseRequest]):
+        def items(self) -> Any:
+            found = list(super().items())
+            self.clear()
+            return found
+
+    stage.releases._pending = Settled(owner=REQUEST)
+    stage.clock.time = 1005.0
+    assert not stage.releases.work(1.0)
+    assert stage.made == []
+
+
+def test_a_release_that_fails_is_made_again_less_and_less_often(stage: Stage) -> None:
+    stage.is_confirmed = False
+    stage.releases.add(REQUEST._replace(due=1000.0))
+    stage.work_until(1020.0)
+    times = [time for time, _ in stage.made]
+    pauses = [round(after - before, 3) for before, after in itertools.pairwise(times)]
+    assert pauses == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]

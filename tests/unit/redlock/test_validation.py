@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
+from typing import NoReturn
 
 import pytest
 
 from celery_redlock.redlock.errors import ConfigurationError
-from celery_redlock.redlock.validation import check_key, check_nodes, check_seconds
+from celery_redlock.redlock.validation import (
+    address_of,
+    check_count,
+    check_key,
+    check_nodes,
+    check_seconds,
+    lease_ttl_ms,
+    seconds_given,
+)
 
 
 @pytest.mark.parametrize("value", [0, 0.0, 1, 0.001, 1e9])
@@ -114,3 +123,104 @@ def test_a_node_named_twice_is_named_without_its_password(url: str, name: str) -
     assert "named twice" in str(caught.value)
     assert "sesame" not in str(caught.value)
     assert "ses@me" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "password", ["se/cret", "se?cret", "se#cret", "se:12/cret", "se/cr?et", "6379/0"]
+)
+def test_a_password_that_is_not_quoted_is_refused_and_not_shown(password: str) -> None:
+    # urlsplit ends the host where the password has one of these: the rest looks like a path.
+    with pytest.raises(ConfigurationError, match="can't be read") as refused:
+        address_of(f"redis://user:{password}@redis-a:6379/0")
+    assert not any(part in str(refused.value) for part in ("cret", "redis-a"))
+    assert refused.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("redis://user:secret@redis-a:7000/2", "redis-a:7000"),
+        ("rediss://redis-a", "redis-a:6379"),
+        ("redis://", "localhost:6379"),
+        ("unix://user:secret@/run/redis.sock?db=1", "unix:/run/redis.sock"),
+        ("redis://redis-a?password=s@cret", "redis-a:6379"),
+    ],
+)
+def test_a_node_s_name_is_its_address(url: str, name: str) -> None:
+    assert address_of(url) == name
+
+
+class Refused(Exception):
+    """What a user has configured is refused."""
+
+
+def refuse(problem: str, remedy: str) -> NoReturn:
+    raise Refused(f"{problem}; {remedy}")
+
+
+@pytest.mark.parametrize("value", [0.001, 1, 2.5, 315_360_000])
+def test_configured_seconds_are_taken(value: float) -> None:
+    taken = seconds_given(value, refuse)
+    assert (taken, type(taken)) == (value, float)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("5", "is of type str, not a number; write it without quotes"),
+        (None, "is of type NoneType, not a number; give seconds"),
+        (True, "is of type bool, not a number; give seconds"),
+        (0.0009, "is out of range; give seconds, at least 0.001 and at most 315360000 (ten years)"),
+        (
+            315_360_001,
+            "is out of range; give seconds, at least 0.001 and at most 315360000 (ten years)",
+        ),
+        (
+            math.nan,
+            "is out of range; give seconds, at least 0.001 and at most 315360000 (ten years)",
+        ),
+    ],
+    ids=repr,
+)
+def test_configured_seconds_are_refused(value: object, message: str) -> None:
+    with pytest.raises(Refused) as caught:
+        seconds_given(value, refuse)
+    assert str(caught.value) == message
+
+
+def test_a_setting_may_have_a_lower_limit_of_its_own() -> None:
+    assert seconds_given(0.0, refuse, least=0.0) == 0.0
+    with pytest.raises(Refused, match="at least 5 and"):
+        seconds_given(4.9, refuse, least=5.0)
+
+
+@pytest.mark.parametrize("value", [1, 7, 10**6])
+def test_a_count_may_be(value: int) -> None:
+    check_count("max_connections", value)
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 2.5, "5", None], ids=repr)
+def test_a_count_may_not_be(value: object) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_count("max_connections", value)
+    assert str(caught.value) == f"max_connections must be a whole number >= 1, got {value!r}"
+
+
+@pytest.mark.parametrize(("ttl", "ttl_ms"), [(0.01, 10), (1, 1000), (1.0006, 1001), (60, 60_000)])
+def test_a_ttl_may_be_as_long_as_max_ttl(ttl: float, ttl_ms: int) -> None:
+    assert lease_ttl_ms("k", ttl, 60) == ttl_ms
+
+
+@pytest.mark.parametrize("ttl", [0.009, 61])
+def test_a_ttl_out_of_range_names_the_range(ttl: float) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        lease_ttl_ms("k", ttl, 60)
+    assert str(caught.value) == (
+        f"cannot lock 'k' with ttl={ttl} s: it must be 0.01 to max_ttl=60 s; "
+        "choose another, or set max_ttl for all users of these nodes"
+    )
+
+
+def test_a_ttl_of_nothing_is_refused_as_any_other_duration() -> None:
+    with pytest.raises(ConfigurationError, match=r"^ttl must be a number of seconds > 0, got 0$"):
+        lease_ttl_ms("k", 0, 60)

@@ -4,113 +4,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
-from collections.abc import Set as AbstractSet
-from queue import Empty
 from typing import Any, cast
 
 import pytest
 
-from celery_redlock.redlock.threads import dispatch
-from celery_redlock.redlock.transport.subscriptions import Message, Subscriptions
-from celery_redlock.redlock.waiters import MOST_PROCESSES, SPREAD_S, Queue, Waiters
+from celery_redlock.redlock.transport.subscriptions import Message
+from celery_redlock.redlock.waiters import MOST_PROCESSES, SPREAD_S, Queue
 from celery_redlock.redlock.waiting import LATE_S, POLL_S, Waiter
-from tests.support.fakes.fake_clock import FakeClock
-
-QUORUM = 3
-
-
-class Heard:
-    """Subscriptions that have what a test puts in."""
-
-    def __init__(self) -> None:
-        self.followed: set[str] = set()
-        self.is_heard = True
-        self.messages: list[Message] = []
-        self.disowned = self.closed = 0
-
-    def follow(self, channels: AbstractSet[str]) -> None:
-        self.followed = set(channels)
-
-    def hear(self, _seconds: float) -> list[Message]:
-        messages, self.messages = self.messages, []
-        return messages
-
-    def reaches_quorum(self, channel: str) -> bool:
-        return self.is_heard and channel in self.followed
-
-    def wake(self) -> None:
-        pass
-
-    def disown(self) -> None:
-        self.disowned += 1
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-class Wakeups:
-    """Wakeups of a waiter whose timeouts pass at once, on the fake clock.
-
-    Attributes:
-        meanwhile: What happens during them: times, ascending, each with a callable.
-    """
-
-    def __init__(self, clock: FakeClock) -> None:
-        self.meanwhile: list[tuple[float, Callable[[], object]]] = []
-        self._clock = clock
-        self._count = 0
-
-    def put(self, _wakeup: None) -> None:
-        self._count += 1
-
-    def empty(self) -> bool:
-        return not self._count
-
-    def get(self, timeout: float = 0.0) -> None:
-        ends_at = self._clock.time + timeout
-        while not self._count:
-            if not self.meanwhile or self.meanwhile[0][0] >= ends_at:
-                self._clock.time = ends_at
-                raise Empty
-            self._clock.time, happens = self.meanwhile.pop(0)
-            happens()
-        self._count -= 1
-
-
-class Stage:
-    """Waiters without a thread: `turn` is what the listener's thread would do next."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.clock = FakeClock()
-        self.heard = Heard()
-        self.started: list[Callable[[], None]] = []
-        patch.setattr(dispatch, "start_beside", lambda run, _name: self.started.append(run))
-        self.waiters = Waiters(self.clock, QUORUM, lambda: cast(Subscriptions, self.heard))
-
-    def turn(self, times: int = 1) -> None:
-        for _ in range(times):
-            self.waiters._listen(cast(Any, self.heard), self.waiters.queues)
-
-    def waiter(self, channel: str = "k") -> Waiter:
-        """Return a waiter that has joined, and asked once."""
-        waiter = Waiter(self.waiters, channel)
-        waiter.wait(0.0)
-        self.turn(3)
-        while not waiter.wakeups.empty():
-            waiter.wakeups.get()
-        return waiter
-
-    def released(
-        self,
-        token: int = 1,
-        by: Sequence[int] = range(QUORUM),
-        channel: str = "k",
-        listeners: int = 1,
-    ) -> None:
-        payload = f"{token} {listeners}".encode()
-        self.heard.messages += [Message(node, channel, payload) for node in by]
-        self.turn()
+from tests.support.fakes.waiters_stage import QUORUM, Stage, Wakeups
 
 
 @pytest.fixture
@@ -171,6 +72,17 @@ def test_who_has_just_subscribed_asks_once_more(stage: Stage) -> None:
     stage.heard.is_heard = True
     stage.turn()
     assert woken(waiter) == [True]
+
+
+def test_who_is_subscribed_already_asks_once_more_at_once(stage: Stage) -> None:
+    stage.heard.followed = {"k"}
+    waiter = Waiter(stage.waiters, "k")
+    waiter.wait(0.0)
+    stage.turn()
+    assert woken(waiter) == [True]
+    began = stage.clock.time
+    waiter.wait(60.0)
+    assert stage.clock.time == began
 
 
 def test_a_waiter_that_leaves_without_asking_wakes_the_next(stage: Stage) -> None:
@@ -266,6 +178,43 @@ def test_a_waiter_that_was_woken_but_is_gone_passes_its_turn_on(stage: Stage) ->
     assert woken(second) == [True]
 
 
+def test_of_many_that_are_gone_one_turn_is_passed_on(stage: Stage) -> None:
+    woken_one, _ = stage.waiter(), stage.waiter()
+    stage.released()
+    stage.clock.move(60.0)
+    third = stage.waiter()
+    assert woken(third) == [False], "stage.waiter has taken its wakeups"
+    woken_one.leave()
+    stage.turn()
+    assert woken(third) == [False], "its turn was passed on before"
+
+
+def test_a_turn_is_passed_on_by_the_oldest_of_many_that_are_gone(stage: Stage) -> None:
+    first, second, third = (stage.waiter() for _ in range(3))
+    stage.released()
+    third.expected_by = math.inf
+    stage.clock.move(60.0)
+    stage.turn()
+    assert woken(first, second, third) == [True, False, True]
+
+
+def test_a_waiter_whose_turn_to_join_came_too_late_is_gone(stage: Stage) -> None:
+    Waiter(stage.waiters, "k").wait(0.0)
+    stage.clock.move(60.0)
+    stage.turn()
+    assert not stage.waiters.queues["k"].waiters
+    assert stage.heard.followed == {"k"}, "for a while"
+
+
+def test_a_waiter_may_leave_a_queue_that_was_replaced(stage: Stage) -> None:
+    first = stage.waiter()
+    stage.waiters.queues = {}
+    second = stage.waiter()
+    first.leave()
+    stage.turn()
+    assert second.place == 1
+
+
 def test_a_waiter_that_was_interrupted_holds_up_nobody(stage: Stage) -> None:
     ghost = stage.waiter()
     stage.clock.move(60.0)
@@ -285,9 +234,10 @@ def test_a_waiter_taken_for_gone_joins_again(stage: Stage) -> None:
     assert slow.place == 2
 
 
-def test_nonsense_from_a_node_is_not_heard_as_a_number(stage: Stage) -> None:
+@pytest.mark.parametrize("payload", [b"\xff nonsense", b"7"])
+def test_a_release_without_a_number_of_listeners_is_heard(stage: Stage, payload: bytes) -> None:
     waiter = stage.waiter()
-    stage.heard.messages += [Message(node, "k", b"\xff nonsense") for node in range(QUORUM)]
+    stage.heard.messages += [Message(node, "k", payload) for node in range(QUORUM)]
     stage.turn()
     assert woken(waiter) == [True]
     assert stage.waiters.queues["k"].listeners == 1
@@ -343,7 +293,50 @@ def test_processes_are_spread_and_the_older_ask_sooner(
         waiter.wait(600.0)
         delays.append(stage.clock.time - began)
     assert delays == sorted(delays, reverse=True)
-    assert 0.0 < delays[-1] < delays[0] <= 7 * SPREAD_S
+    assert 0.0 < delays[-1] < 6 * SPREAD_S < delays[0] <= 7 * SPREAD_S
+
+
+def test_a_newcomer_counts_only_the_releases_since_it_came(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "uniform", lambda _low, high: high)
+    monkeypatch.setattr(random, "random", lambda: 0.0)
+    older = stage.waiter()
+    for token in range(8):
+        stage.released(token, listeners=8)
+    younger = stage.waiter()
+    older.leave()
+    stage.released(9, listeners=8)
+    began = stage.clock.time
+    younger.wait(60.0)
+    assert stage.clock.time - began > 6 * SPREAD_S
+
+
+@pytest.mark.parametrize(("drawn", "least", "most"), [(0, 0.0, 0.0), (1, 0.1, 1.0)])
+def test_two_processes_ask_within_the_spread_of_one(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, drawn: int, least: float, most: float
+) -> None:
+    monkeypatch.setattr(random, "uniform", lambda *bounds: bounds[drawn])
+    waiter = stage.waiter()
+    stage.released(listeners=2)
+    began = stage.clock.time
+    waiter.wait(60.0)
+    assert least * SPREAD_S <= stage.clock.time - began <= most * SPREAD_S
+
+
+def test_a_woken_waiter_whose_queue_is_gone_asks_at_once(stage: Stage) -> None:
+    waiter, wakeups = stage.waiter(), Wakeups(stage.clock)
+    waiter.wakeups = cast(Any, wakeups)
+    at = stage.clock.time + 0.5
+
+    def be_woken_by_the_end_of_the_listener() -> None:
+        stage.waiters.queues.clear()
+        wakeups.put(None)
+
+    wakeups.meanwhile = [(at, be_woken_by_the_end_of_the_listener)]
+    waiter.wait(60.0)
+    assert stage.clock.time == at
+    assert waiter._late_delay() == 0.0
 
 
 @pytest.mark.parametrize("listeners", [17, 1000])
@@ -424,13 +417,16 @@ def test_a_waiter_struck_before_it_asks_late_wakes_the_next(stage: Stage) -> Non
     assert woken(second) == [True]
 
 
-def test_who_has_released_lets_other_processes_go_first(stage: Stage) -> None:
-    stage.waiters.note_release("k", 2)
+@pytest.mark.parametrize(("others", "spread"), [(1, 2 * SPREAD_S), (2, 3 * SPREAD_S)])
+def test_who_has_released_lets_other_processes_go_first(
+    stage: Stage, others: int, spread: float
+) -> None:
+    stage.waiters.note_release("k", others)
     began = stage.clock.time
     Waiter(stage.waiters, "k").wait_for_first_turn(60.0)
-    assert stage.clock.time - began == pytest.approx(3 * SPREAD_S)
+    assert stage.clock.time - began == pytest.approx(spread)
     Waiter(stage.waiters, "k").wait_for_first_turn(60.0)
-    assert stage.clock.time - began == pytest.approx(3 * SPREAD_S), "once"
+    assert stage.clock.time - began == pytest.approx(spread), "once"
 
 
 @pytest.mark.parametrize("listeners", [0, 1])
@@ -447,91 +443,38 @@ def test_releases_of_many_locks_are_not_remembered_for_ever(stage: Stage) -> Non
     assert len(stage.waiters._yields_until) <= 1000
 
 
-# ---- the listener
+# ---- the first turn, and the last
 
 
-def test_a_lock_without_waiters_is_unsubscribed_after_a_while(stage: Stage) -> None:
+def test_who_comes_first_asks_at_once(stage: Stage) -> None:
     stage.waiter().leave()
     stage.turn()
-    assert stage.heard.followed == {"k"}
-    stage.clock.move(60.0)
-    stage.turn()
-    assert stage.heard.followed == set()
-    assert stage.waiters.queues == {}
+    began = stage.clock.time
+    Waiter(stage.waiters, "k").wait_for_first_turn(60.0)
+    assert stage.clock.time == began
 
 
-def test_the_listener_ends_without_waiters_and_starts_again(stage: Stage) -> None:
-    waiter = Waiter(stage.waiters, "k")
-    waiter.wait(0.0)
-    waiter.leave()
-    [listen] = stage.started
-    hear = stage.heard.hear
-
-    def later(seconds: float) -> list[Message]:
-        stage.clock.move(seconds)
-        return hear(seconds)
-
-    stage.heard.hear = later  # type: ignore[assignment, method-assign]
-    listen()
-    assert stage.heard.closed == 1
-    stage.clock.move(60.0)
-    Waiter(stage.waiters, "k").wait(0.0)
-    assert len(stage.started) == 2
+def test_who_comes_second_lets_the_first_ask(stage: Stage) -> None:
+    stage.waiter()
+    began = stage.clock.time
+    second = Waiter(stage.waiters, "k")
+    second.wakeups = cast(Any, Wakeups(stage.clock))
+    second.wait_for_first_turn(60.0)
+    assert stage.clock.time == pytest.approx(began + 2 * POLL_S)
 
 
-def test_a_listener_that_fails_is_told_of_and_replaced(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
-    waiter = Waiter(stage.waiters, "k")
-    waiter.wait(0.0)
-
-    def fail(_seconds: float) -> list[Message]:
-        raise MemoryError
-
-    stage.heard.hear = fail  # type: ignore[method-assign]
-    stage.started.pop()()
-    assert "listener failed, polling" in caplog.text
-    assert waiter.place == 0
-    stage.clock.move(60.0)
-    waiter.wait(0.0)
-    assert len(stage.started) == 1
+def test_a_caller_is_asked_about_once_a_second_whether_it_still_waits(stage: Stage) -> None:
+    stage.waiter()
+    asked: list[float] = []
+    second = Waiter(stage.waiters, "k", lambda: asked.append(stage.clock.time))
+    second.wakeups = cast(Any, Wakeups(stage.clock))
+    began = stage.clock.time
+    second.wait(60.0)
+    assert asked == pytest.approx([began + 1.0, began + 2.0])
 
 
-def test_a_listener_that_can_not_begin_is_told_of_and_replaced(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail() -> Subscriptions:
-        raise OSError("too many open files")
-
-    stage.waiters._subscribe = fail
-    waiter = Waiter(stage.waiters, "k")
-    waiter.wait(0.0)
-    stage.started.pop()()
-    assert "listener failed, polling" in caplog.text
-    assert waiter.place == 0
-    stage.clock.move(60.0)
-    waiter.wait(0.0)
-    assert len(stage.started) == 1
-
-
-def test_a_child_forgets_its_parent_s_waiters(stage: Stage) -> None:
+def test_a_queue_is_left_once(stage: Stage) -> None:
     waiter = stage.waiter()
-    stage.waiters._listeners["here"] = cast(Any, stage.heard)
-    stage.waiters.forget()
-    assert stage.heard.disowned == 1
-    assert waiter.place == 0
-    stage.clock.move(60.0)
-    waiter.wait(0.0)
-    assert len(stage.started) == 2, "it joins the child's own"
-
-
-def test_no_thread_for_the_listener_is_no_error(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(dispatch, "start_beside", fail)
-    waiter = Waiter(stage.waiters, "k")
-    waiter.wait(0.1)
-    assert waiter.joined is None
+    waiter.leave()
+    waiter.leave()
+    assert len(stage.waiters._changes) == 1

@@ -8,8 +8,9 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
+from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.transport.connection import NodeConnection
-from celery_redlock.redlock.transport.in_flight import InFlightRound
+from celery_redlock.redlock.transport.in_flight import NOT_ASKED, InFlightRound
 
 
 class FakeConnection:
@@ -17,13 +18,15 @@ class FakeConnection:
 
     def __init__(self, sent: int) -> None:
         self.sent = sent
+        self.repeated: list[tuple[bytes, int, float]] = []
 
     def send(self, payload: bytes, requests: int, now: float) -> None:
         self.sent += requests
+        self.repeated.append((payload, requests, now))
 
 
 def round_of(count: int, first: int) -> InFlightRound[list[object]]:
-    in_flight: InFlightRound[list[object]] = InFlightRound(b"", count, 1, list)
+    in_flight: InFlightRound[list[object]] = InFlightRound(b"ask", count, 1, list)
     in_flight.first[0] = first
     return in_flight
 
@@ -68,3 +71,39 @@ def test_replies_that_are_alike_are_parsed_once() -> None:
         in_flight.take(index, number, [raw])
     assert in_flight.replies == ["parsed [b'7']"] * 2 + ["parsed [b'8']", "parsed [b'7']"]
     assert parsed == [[b"7"], [b"8"], [b"7"]]
+
+
+def test_a_request_whose_scripts_were_lost_is_repeated_once() -> None:
+    in_flight, connection = round_of(count=1, first=3), FakeConnection(sent=4)
+    in_flight.repeat(0, 3, cast(NodeConnection, connection), now=7.0)
+    assert connection.repeated == [(b"ask", 1, 7.0)]
+    in_flight.repeat(0, 4, cast(NodeConnection, connection), now=8.0)
+    assert len(connection.repeated) == 1
+    assert in_flight.replies == [Failed("it keeps forgetting its scripts")]
+    in_flight.take(0, 4, ["late"])
+    assert in_flight.replies == [Failed("it keeps forgetting its scripts")]
+    assert in_flight.first == [NOT_ASKED]
+
+
+def test_a_lost_script_of_an_earlier_request_repeats_nothing() -> None:
+    in_flight, connection = round_of(count=1, first=3), FakeConnection(sent=4)
+    in_flight.repeat(0, 2, cast(NodeConnection, connection), now=7.0)
+    assert connection.repeated == []
+
+
+def test_bytes_are_known_if_they_are_the_replies_to_this_round() -> None:
+    in_flight = round_of(count=1, first=3)
+    in_flight.take(0, 2, ["earlier", "mine"])
+    in_flight.know(0, 2, b"two replies")
+    assert in_flight.known == {}
+    in_flight.know(0, 3, b"my reply")
+    assert in_flight.known == {b"my reply": ["mine"]}
+
+
+def test_bytes_that_more_may_follow_are_not_known() -> None:
+    in_flight = round_of(count=1, first=0)
+    in_flight.take(0, 0, ["mine"])
+    in_flight.know(0, 0, b"x" * 4097)
+    assert in_flight.known == {}
+    in_flight.know(0, 0, b"x" * 4096)
+    assert in_flight.known == {b"x" * 4096: ["mine"]}

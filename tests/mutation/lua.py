@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -67,16 +68,29 @@ def mutants(text: str) -> Iterator[LuaMutant]:
             yield LuaMutant(number + 1, removed, added, changed)
 
 
-def survivors(file: str) -> tuple[int, list[LuaMutant]]:
-    """Return how many mutants of a script there are, and those that live."""
+def survivors(file: str, ends_at: float | None = None) -> tuple[int, list[LuaMutant], bool]:
+    """Try the mutants of a script.
+
+    Args:
+        file: Name of the script.
+        ends_at: Time to stop at, seconds on the monotonic clock; None: when every mutant was tried.
+
+    Returns:
+        How many were killed, those that live, and whether every mutant was tried.
+    """
     text = (ROOT / FOLDER / file).read_text(encoding="utf-8")
-    every, alive = list(mutants(text)), []
+    killed = 0
+    alive: list[LuaMutant] = []
     with tempfile.TemporaryDirectory() as folder, CopiedTree(Path(folder)) as tree:
         status, printed = tree.run(*_TESTS)
         assert status == 0, printed
-        for mutant in every:
+        for mutant in mutants(text):
+            if ends_at is not None and time.monotonic() >= ends_at:
+                return killed, alive, False
             with tree.changed(f"{FOLDER}/{file}", text, mutant.text):
                 status, _ = tree.run(*_TESTS)
             if status == 0:
                 alive.append(mutant)
-    return len(every), alive
+            else:
+                killed += 1
+    return killed, alive, True

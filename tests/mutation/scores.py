@@ -11,6 +11,7 @@ from typing import NamedTuple
 from tests.support.evidence import record, recorded
 from tests.support.root import ROOT
 
+PACKAGE = "celery_redlock"
 _EQUIVALENT = Path(__file__).with_name("equivalent.json")
 PUBLISHED = ROOT / "docs" / "explanation" / "evidence"
 RECORDED = ROOT / "build" / "evidence"
@@ -21,7 +22,7 @@ class Equivalent(NamedTuple):
     """A change that changes nothing, and why.
 
     Attributes:
-        file: File, below celery_redlock/redlock.
+        file: File, below the package.
         change: Lines that it removes and adds, without their indentation.
         reason: Why no test can tell.
     """
@@ -103,9 +104,9 @@ def _told(counts: Counter[str]) -> str:
 
 
 def _last() -> dict[str, dict[str, int]]:
-    """Return the figures of the last run, or else those that the documentation has."""
+    """Return the figures of the last run, or else of the documentation, for files that exist."""
     for folder in (RECORDED, PUBLISHED):
         by_file = recorded(folder).get("mutants", {}).get("by_file")
         if isinstance(by_file, dict):
-            return by_file
+            return {file: row for file, row in by_file.items() if (ROOT / PACKAGE / file).is_file()}
     return {}

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.mutation import scores
-from tests.mutation.gate import LOCK, MODULES, SCRIPTS, SLOW, TESTS
+from tests.mutation.gate import MODULES, SCRIPTS, SLOW, TESTS
 from tests.mutation.lua import mutants
-from tests.mutation.scores import Scores, equivalents
+from tests.mutation.scores import PACKAGE, Scores, equivalents
 from tests.support.evidence import record, recorded
 from tests.support.root import ROOT
 
@@ -21,7 +21,7 @@ B = "- c\n+ d"
 @pytest.fixture
 def into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folder of figures; of one file, one change is known to change nothing."""
-    known = [scores.Equivalent("lease.py", A, "no difference")]
+    known = [scores.Equivalent("redlock/lease.py", A, "no difference")]
     monkeypatch.setattr(scores, "equivalents", lambda: known)
     monkeypatch.setattr(scores, "PUBLISHED", tmp_path)
     monkeypatch.setattr(scores, "RECORDED", tmp_path)
@@ -30,21 +30,24 @@ def into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_rule_is_mutated_with_tests_that_exist() -> None:
-    rules = {path.relative_to(ROOT / LOCK).as_posix() for path in (ROOT / LOCK).rglob("protocol/*")}
-    assert {rule for rule in rules if rule.endswith(".py")} <= {*MODULES, "protocol/__init__.py"}
-    lua = {path.relative_to(ROOT / LOCK).as_posix() for path in (ROOT / LOCK).rglob("*.lua")}
-    assert lua == set(SCRIPTS)
-    assert all((ROOT / LOCK / file).is_file() for file in MODULES)
+    package = ROOT / PACKAGE
+    protocol = {
+        path.relative_to(package).as_posix() for path in package.glob("redlock/protocol/*.py")
+    }
+    assert protocol <= {*MODULES, "redlock/protocol/__init__.py"}
+    assert {path.relative_to(package).as_posix() for path in package.rglob("*.lua")} == {*SCRIPTS}
+    assert all((package / file).is_file() for file in MODULES)
+    assert all((ROOT / TESTS / file.partition("/")[0]).is_dir() for file in MODULES)
     assert all((ROOT / TESTS / test).is_file() for test in SLOW)
 
 
 def test_each_equivalent_mutant_has_a_reason_and_its_lines_in_the_file() -> None:
     for one in equivalents():
-        text = [line.strip() for line in (ROOT / LOCK / one.file).read_text("utf-8").splitlines()]
+        text = (ROOT / PACKAGE / one.file).read_text(encoding="utf-8")
         removed = [line[2:] for line in one.change.splitlines() if line.startswith("-")]
         assert one.reason
         assert removed
-        assert set(removed) <= set(text), one
+        assert set(removed) <= {line.strip() for line in text.splitlines()}, one
 
 
 def test_each_equivalent_mutant_is_listed_once() -> None:
@@ -56,20 +59,20 @@ def test_a_survivor_without_a_reason_fails_the_gate(
     into: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tried = Scores()
-    tried.kill("lease.py", 7)
-    tried.judge("lease.py", A)
-    tried.judge("lease.py", B)
+    tried.kill("redlock/lease.py", 7)
+    tried.judge("redlock/lease.py", A)
+    tried.judge("redlock/lease.py", B)
     assert tried.told(is_complete=True) == 1
-    assert f"survived: lease.py\n{B}\n" in capsys.readouterr().out
+    assert f"survived: redlock/lease.py\n{B}\n" in capsys.readouterr().out
     assert recorded(into)["mutants"] == {
-        "by_file": {"lease.py": {"killed": 7, "survived": 1, "equivalent": 1}},
+        "by_file": {"redlock/lease.py": {"killed": 7, "survived": 1, "equivalent": 1}},
         "killed": 7, "survived": 1, "equivalent": 1,
     }  # fmt: skip
 
 
 def test_survivors_with_reasons_pass_the_gate(into: Path) -> None:
     tried = Scores()
-    tried.judge("lease.py", A)
+    tried.judge("redlock/lease.py", A)
     assert tried.told(is_complete=True) == 0
 
 
@@ -77,27 +80,28 @@ def test_a_reason_without_its_mutant_fails_the_gate(
     into: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tried = Scores()
-    tried.kill("lease.py")
+    tried.kill("redlock/lease.py")
     assert tried.told(is_complete=True) == 1
     assert "killed or gone" in capsys.readouterr().out
 
 
 def test_an_incomplete_run_records_nothing(into: Path) -> None:
     tried = Scores()
-    tried.kill("lease.py")
+    tried.kill("redlock/lease.py")
     assert tried.told(is_complete=False) == 0
     assert not recorded(into)
 
 
 def test_a_file_that_was_not_mutated_keeps_its_figures(into: Path) -> None:
     counts = {"killed": 3, "survived": 0, "equivalent": 2}
-    record("mutants", by_file={"keeper.py": counts})
+    record("mutants", by_file={"redlock/keeper.py": counts, "gone.py": counts})
     tried = Scores()
-    tried.kill("release.py")
+    tried.kill("redlock/release.py")
     tried.told(is_complete=True)
     by_file = recorded(into)["mutants"]["by_file"]
     assert by_file == {
-        "keeper.py": counts, "release.py": {"killed": 1, "survived": 0, "equivalent": 0},
+        "redlock/keeper.py": counts,
+        "redlock/release.py": {"killed": 1, "survived": 0, "equivalent": 0},
     }  # fmt: skip
 
 

@@ -54,7 +54,7 @@ class Simulated:
         return current.process if current else process
 
 
-class _Wakeup:
+class SimulatedWakeup:
     """Stands in for a pipe by which one thread wakes another."""
 
     def __init__(self, process: Process) -> None:
@@ -156,7 +156,8 @@ class HereOnly:
         return found
 
 
-def _here(original: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
+def here(original: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that is `other` in this thread, and `original` elsewhere."""
     thread = threading.get_ident()
 
     def either(*args: Any, **kwargs: Any) -> Any:
@@ -205,15 +206,15 @@ def installed() -> Iterator[Simulated]:
             "queue",
             HereOnly(queue, {"SimpleQueue": lambda: _Queue(simulated.now())}),
         ),
-        (connection_set, "new_poller", _here(new_poller, poller)),
-        (handshake, "new_poller", _here(new_poller, poller)),
-        (keeper_thread, "Wakeup", _here(Wakeup, lambda: _Wakeup(simulated.now()))),
-        (subscriptions, "Wakeup", _here(Wakeup, lambda: _Wakeup(simulated.now()))),
-        (waiters, "SimpleQueue", _here(queue.SimpleQueue, lambda: _Queue(simulated.now()))),
+        (connection_set, "new_poller", here(new_poller, poller)),
+        (handshake, "new_poller", here(new_poller, poller)),
+        (keeper_thread, "Wakeup", here(Wakeup, lambda: SimulatedWakeup(simulated.now()))),
+        (subscriptions, "Wakeup", here(Wakeup, lambda: SimulatedWakeup(simulated.now()))),
+        (waiters, "SimpleQueue", here(queue.SimpleQueue, lambda: _Queue(simulated.now()))),
         (waiters, "logger", HereOnly(waiters.logger, logged)),
-        (redis_py, "Connector", _here(redis_py.Connector, connector)),
-        (dispatch, "start_thread", _here(dispatch.start_thread, start)),
-        (dispatch, "start_beside", _here(dispatch.start_beside, start)),
+        (redis_py, "Connector", here(redis_py.Connector, connector)),
+        (dispatch, "start_thread", here(dispatch.start_thread, start)),
+        (dispatch, "start_beside", here(dispatch.start_beside, start)),
     ]
     originals = [(where, name, getattr(where, name)) for where, name, _ in places]
     for where, name, other in places:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tests.support.fakes.simulated_node import EPOCH_US
@@ -85,6 +86,7 @@ class Process:
         self._steps = 0
         self._next = strikes[0].step if strikes else math.inf
         self._fds = _FIRST_FD
+        self._signal: Callable[[], object] | None = None
 
     # ---- its clock
 
@@ -126,10 +128,26 @@ class Process:
         if self._steps >= self._next:
             self._be_struck()
 
+    def signal(self, handle: Callable[[], object]) -> None:
+        """Have the main thread call `handle` at its next step, now if it waits."""
+        if not self.is_dead and self.main:
+            self._signal, self._next = handle, 0
+            self.world.wake(self.main)
+
+    def _handle_signal(self) -> None:
+        handle, self._signal = self._signal, None
+        self._next = self._strikes[-1].step if self._strikes else math.inf
+        if handle:
+            handle()
+
     def _be_struck(self) -> None:
         if self.is_dead:
             raise Crashed
         task = self.world.current
+        if self._signal and task is self.main:
+            self._handle_signal()
+        if self._signal or self._steps < self._next:
+            return
         if task is None:
             return  # nothing of it runs
         strike = self._strikes[-1]

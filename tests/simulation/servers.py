@@ -101,12 +101,12 @@ class Server(SimulatedNode):
         """Undo a step of its clock."""
         self.stepped -= seconds
 
-    def arrive(self, do: Callable[[Any], None], argument: Any) -> None:
-        """Handle what has arrived, now or when it does not hang any more."""
+    def waits(self, do: Callable[[Any], None], argument: Any) -> bool:
+        """Return whether it hangs; then what has arrived is done when it goes on."""
         if self._backlog is None:
-            do(argument)
-        else:
-            self._backlog.append((do, argument))
+            return False
+        self._backlog.append((do, argument))
+        return True
 
     # ---- commands
 

@@ -21,11 +21,11 @@ class Link:
         loses: The next request with these bytes is lost, with all connections; b"": none.
     """
 
-    __slots__ = ("chance", "in_until", "loses", "out_until", "server", "slowness", "sockets")
+    __slots__ = ("_random", "in_until", "loses", "out_until", "server", "slowness", "sockets")
 
     def __init__(self, server: Server, chance: random.Random, slowness: float) -> None:
         self.server = server
-        self.chance = chance
+        self._random = chance.random
         self.slowness = slowness
         self.out_until = 0.0
         self.in_until = 0.0
@@ -34,11 +34,11 @@ class Link:
 
     def delay(self) -> float:
         """Return how long the next segment takes, seconds."""
-        return 0.0001 + self.slowness * self.chance.random() ** 3
+        return 0.0001 + self.slowness * self._random() ** 3
 
     def after(self, clear_at: float, opens_at: float, now: float) -> float:
         """Return when a segment arrives: not before the one before it, or before the way opens."""
-        return max(clear_at, opens_at, now) + self.delay()
+        return max(clear_at, opens_at, now) + (0.0001 + self.slowness * self._random() ** 3)
 
     def cut(self, *, out_until: float, in_until: float) -> None:
         """Hold up what goes out to the server, and what comes in from it, until these times."""
@@ -137,11 +137,8 @@ class Socket:
             self.world.at(self.world.time + self.link.delay(), self._be_reset)
 
     def _arrive(self, data: bytes) -> None:
-        self.server.arrive(self._carry_out, data)
-
-    def _carry_out(self, data: bytes) -> None:
         server, world, link = self.server, self.world, self.link
-        if not server.is_up:
+        if server.waits(self._arrive, data) or not server.is_up:
             return  # the machine does not answer
         self._in_clear = arrives_at = link.after(self._in_clear, link.in_until, world.time)
         if self.is_lost or server.generation != self.server_generation:

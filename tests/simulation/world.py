@@ -69,7 +69,6 @@ class World:
         # What to call with what, or which task is to go on if it still waits for that.
         self._events: list[tuple[float, int, Any, Any]] = []
         self._count = 0
-        self._left = _MOST_EVENTS
         self._hub = getcurrent()
 
     # ---- what happens
@@ -146,10 +145,9 @@ class World:
         """Let time pass until a task is to go on, and return it; None: the run is over."""
         events = self._events
         while events and self.error is None:
-            time, _, do, argument = heappop(events)
+            time, count, do, argument = heappop(events)
             self.time = max(self.time, time)
-            self._left -= 1
-            if not self._left:
+            if count > _MOST_EVENTS:
                 self.error = Stuck(f"{_MOST_EVENTS} events, and still more")
             elif type(do) is not Task:
                 try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 import random
 from collections import Counter, deque
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from kombu.utils import json
 from tests.simulation.process import Process
 from tests.simulation.wire import Poller
 from tests.simulation.world import World
+from tests.support.fakes.simulated_node import EPOCH_US
 
 _ANSWERS_S = 0.002
 _SEES_DEATH_AFTER_S = 0.05
@@ -43,6 +46,22 @@ class Copy:
     def task_id(self) -> str:
         """Return the id of the message's task."""
         return str(self.headers["id"])
+
+    @property
+    def due_at(self) -> float:
+        """Return when it is due, seconds."""
+        return self._time("eta", 0.0)
+
+    @property
+    def expires_at(self) -> float:
+        """Return when it expires, seconds."""
+        return self._time("expires", math.inf)
+
+    def _time(self, name: str, default: float) -> float:
+        moment = self.headers.get(name)
+        if not moment:
+            return default
+        return dt.datetime.fromisoformat(moment).timestamp() - EPOCH_US / 1e6
 
 
 class Channel:

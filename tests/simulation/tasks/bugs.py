@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 
 from celery_redlock.config.options import OnConflict
 from celery_redlock.execution import attempt, entry, execution, no_quorum, outcomes, policies
@@ -14,17 +15,20 @@ from celery_redlock.execution.attempt import Attempt
 from celery_redlock.execution.message import Message
 from celery_redlock.execution.policies import skip
 from celery_redlock.execution.run import Run
-from celery_redlock.messages import requeue
+from celery_redlock.messages import headers, requeue
 from celery_redlock.messages.headers import is_of
 from celery_redlock.messages.pending_slot import PendingSlot
 from celery_redlock.messages.reservation import Reservation
+from celery_redlock.pools.deadline_watch import DeadlineWatch
+from celery_redlock.pools.prefork_keeper import PreforkKeeper
 from celery_redlock.redlock.errors import LockHeld, QuorumUnavailable
-from celery_redlock.task import publication
+from celery_redlock.task import publication, singleton
+from celery_redlock.worker import signal_handlers
 
 Bug = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, Bug] = {}
 KNOWN_SEEDS = {
-    "acknowledged_though_not_published": 1_000_030_007,
+    "acknowledged_though_not_published": 1_000_030_079,
     "acknowledged_before_published": 1_000_030_004,
     "copy_is_a_duplicate": 1_000_030_004,
     "copy_runs_beside": 1_000_030_004,
@@ -33,13 +37,25 @@ KNOWN_SEEDS = {
     "done_before_the_result": 1_000_030_015,
     "copy_stores_a_result": 1_000_030_004,
     "runs_without_a_quorum": 1_000_030_006,
-    "dropped_without_a_quorum": 1_000_070_016,
+    "dropped_without_a_quorum": 1_000_070_080,
     "coalesced_into_the_run_before": 1_000_070_019,
     "lock_is_not_released": 1_000_070_000,
-    "slot_outlives_its_delivery": 1_000_050_319,
+    "slot_outlives_its_delivery": 1_000_051_666,
+    "rest_of_a_slot_is_a_copy": 1_000_050_357,
+    "slot_is_held_during_the_run": 2_000_000_011,
+    "retry_of_a_run_once_more_has_run": 1_000_100_270,
+    "lock_is_not_handed_over": 2_000_000_105,
+    "retry_is_a_duplicate": 2_000_000_002,
+    "requeued_without_its_expiry": 1_000_110_074,
+    "discarded_with_its_reservation": 2_000_110_029,
+    "time_limit_leaves_the_reservation": 2_000_110_072,
+    "lock_of_a_dead_child_stays": 1_003_100_116,
+    "leases_of_children_are_not_renewed": 1_003_100_025,
+    "deadlines_of_children_are_not_watched": 1_003_100_934,
+    "next_look_comes_too_late": 1_003_100_207,
     "reservation_outlives_its_publication": 2_000_000_035,
     "dropped_without_its_reservation": 2_000_000_080,
-    "reservation_is_not_taken_over": 2_000_000_001,
+    "reservation_is_not_taken_over": 2_000_000_003,
 }
 """A seed that found each bug."""
 
@@ -147,6 +163,120 @@ def _lock_is_not_released(patch: pytest.MonkeyPatch) -> None:
 @_bug
 def _slot_outlives_its_delivery(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PendingSlot, "release_left", lambda _: None)
+
+
+@_bug
+def _rest_of_a_slot_is_a_copy(patch: pytest.MonkeyPatch) -> None:
+    """An earlier owner of a message's slot, left on one node, is taken for another copy's."""
+    reserve = PendingSlot.reserve
+
+    def mistaken(self: PendingSlot) -> Reservation:
+        try:
+            return reserve(self)
+        except LockHeld as held:
+            held.contended = held.contended and not is_of(held.owner, self.request)
+            raise
+
+    patch.setattr(PendingSlot, "reserve", mistaken)
+
+
+@_bug
+def _slot_is_held_during_the_run(patch: pytest.MonkeyPatch) -> None:
+    """A call is a duplicate of a message that runs already, and may have read what it changed."""
+    release_slot, release = PendingSlot.release, Run._release
+
+    def release_both(run: Run) -> None:
+        release(run)
+        release_slot(PendingSlot(run.redlock, run.lease.key, run.request, 1.0))
+
+    patch.setattr(PendingSlot, "release", lambda _: False)
+    patch.setattr(Run, "_release", release_both)
+
+
+@_bug
+def _retry_of_a_run_once_more_has_run(patch: pytest.MonkeyPatch) -> None:
+    """The retry of a run that others rely on is taken for the one that has run."""
+    publish = headers.headers_to_publish
+
+    def headers_to_publish(*args: Any) -> dict[str, Any]:
+        published = publish(*args)
+        published.pop(headers.ONCE_MORE_HEADER, None)
+        return published
+
+    patch.setattr(singleton, "headers_to_publish", headers_to_publish)
+
+
+@_bug
+def _lock_is_not_handed_over(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Run, "_hand_over", lambda *_: False)
+
+
+@_bug
+def _retry_is_a_duplicate(patch: pytest.MonkeyPatch) -> None:
+    """A retry is published like any other call, and meets the lock of its own run."""
+    send_again = publication.Publication._send_again
+
+    def send_as_new(self: publication.Publication, send: Any) -> Any:
+        key = publication.reserved_key(self.lock.lifetime, self.key)
+        held = self.redlock.look(key) if key else None
+        return self._duplicate(held) if held else send_again(self, send)
+
+    patch.setattr(publication.Publication, "_send_again", send_as_new)
+
+
+@_bug
+def _requeued_without_its_expiry(patch: pytest.MonkeyPatch) -> None:
+    publish = requeue.requeue_message
+
+    def requeue_message(*args: Any, expires: Any) -> float:
+        return publish(*args, expires=None)
+
+    patch.setattr(requeue, "requeue_message", requeue_message)
+
+
+@_bug
+def _discarded_with_its_reservation(patch: pytest.MonkeyPatch) -> None:
+    """A message that expires, or is revoked, leaves its reservation."""
+    patch.setattr(signal_handlers, "_release", lambda *_: None)
+
+
+@_bug
+def _time_limit_leaves_the_reservation(patch: pytest.MonkeyPatch) -> None:
+    release = Message.release_reservation
+
+    def unless_limited(self: Message) -> None:
+        if not isinstance(sys.exc_info()[1], SoftTimeLimitExceeded):
+            release(self)
+
+    patch.setattr(Message, "release_reservation", unless_limited)
+
+
+@_bug
+def _lock_of_a_dead_child_stays(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PreforkKeeper, "_collect", lambda *_: None)
+
+
+@_bug
+def _leases_of_children_are_not_renewed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PreforkKeeper, "_keep", lambda *_: None)
+
+
+@_bug
+def _deadlines_of_children_are_not_watched(patch: pytest.MonkeyPatch) -> None:
+    """A body runs on though its lease has ended, while the main process stands still."""
+    patch.setattr(DeadlineWatch, "add", lambda *_: None)
+
+
+@_bug
+def _next_look_comes_too_late(patch: pytest.MonkeyPatch) -> None:
+    """The keeper promises to look again, and a child relies on it, but it looks later."""
+    look = PreforkKeeper._look
+
+    def late(self: PreforkKeeper, redlock: Any) -> None:
+        look(self, redlock)
+        self._looks_at += 5.0
+
+    patch.setattr(PreforkKeeper, "_look", late)
 
 
 @_bug

@@ -6,6 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from celery.exceptions import SoftTimeLimitExceeded
+
+from celery_redlock.messages.reservation import is_pending_slot_key
 from celery_redlock.redlock.lease import Lease, is_reservation, task_of
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.simulation.judge import Judge
@@ -36,6 +39,8 @@ class Holders:
         self._judge = judge
         self._servers = servers
         self._owners: dict[str, tuple[float, float]] = {}
+        self._slots_left: dict[Process, float] = {}
+        self._asked: dict[Process, list[tuple[str, str]]] = {}
 
     def knows(self, owner: str) -> bool:
         """Return whether anybody has asked for a lock as this owner."""
@@ -46,6 +51,26 @@ class Holders:
         since, until = self._owners.get(owner, (math.inf, 0.0))
         return until >= time and since <= self._world.time
 
+    def has_ended(self, owner: str) -> bool:
+        """Return whether this owner was released or replaced by a living process."""
+        return self._owners[owner][1] < math.inf
+
+    def has_left_slot(self, process: Process, since: float) -> bool:
+        """Return whether a process has released a pending slot that it held, since then."""
+        return self._slots_left.get(process, -math.inf) >= since
+
+    def forget_asked(self, process: Process) -> None:
+        """Forget which locks a process has asked for."""
+        self._asked[process] = []
+
+    def held_by(self, process: Process) -> str:
+        """Return the key of a lease that a process has asked for and a majority has; "": none."""
+        for key, owner in self._asked.get(process, ()):
+            having = [server for server in self._servers if server.lock_owner(key) == owner]
+            if len(having) >= self._judge.quorum:
+                return key
+        return ""
+
     def is_reserved(self, task_id: str) -> bool:
         """Return whether a majority of the nodes has a reservation of this task."""
         having = [
@@ -55,6 +80,41 @@ class Holders:
         ]
         return len(having) >= self._judge.quorum
 
+    def left_by(self, process: Process) -> list[Lease]:
+        """Return the leases that a process holds, or held as it died."""
+        held = [one for ones in self._judge._held.values() for one in ones]
+        return [one.lease for one in held if one.process is process]
+
+    def is_held(self, lease: Lease) -> bool:
+        """Return whether a majority of the nodes has a lease."""
+        owners = [server.lock_owner(lease.key) for server in self._servers]
+        return owners.count(lease.owner) >= self._judge.quorum
+
+    def watch_keeper(self, process: Process, redlock: TaskLock) -> None:
+        """Hear of what the keeper of a pool releases: leases of children that are dead."""
+        lock: Any = redlock
+
+        def release(lease: Lease, **how: Any) -> None:
+            for held in self._judge._held.values():
+                held[:] = [
+                    one
+                    for one in held
+                    if not (one.lease.owner == lease.owner and one.process.is_dead)
+                ]
+            try:
+                TaskLock.release(redlock, lease, **how)
+            finally:
+                self._end(process, lease.owner, _UNCLEAN_S)
+            if lease.token:  # of an attempt, the grant may still arrive: it is released again
+                self._judge.note_released(lease)
+
+        lock.release = release
+
+    def is_of(self, key: str, task_id: str) -> bool:
+        """Return whether a majority of the nodes names this task as the holder of a lock."""
+        owners = [server.lock_owner(key) for server in self._servers]
+        return sum(task_of(owner) == task_id for owner in owners) >= self._judge.quorum
+
     def watch(self, process: Process, redlock: TaskLock) -> None:
         """Hear of what this lock acquires and releases."""
         lock: Any = redlock
@@ -63,15 +123,24 @@ class Holders:
             self._judge.note_releasing(lease)
             try:
                 TaskLock.release(redlock, lease, **how)
+            except SoftTimeLimitExceeded:
+                # It is on its way to the nodes, and made again if it gets lost.
+                self._asked[process] = [
+                    one for one in self._asked.get(process, ()) if one[1] != lease.owner
+                ]
+                raise
             finally:
                 self._end(process, lease.owner, _UNCLEAN_S)
             self._judge.note_released(lease)
 
         def release_owner(key: str, owner: str) -> bool:
             try:
-                return TaskLock.release_owner(redlock, key, owner)
+                was_held = TaskLock.release_owner(redlock, key, owner)
             finally:
                 self._end(process, owner, _UNCLEAN_S)
+            if was_held and is_pending_slot_key(key):
+                self._slots_left[process] = self._world.time
+            return was_held
 
         def mark_done(key: str, label: str) -> None:
             TaskLock.mark_done(redlock, key, label)
@@ -95,10 +164,15 @@ class Holders:
                 nonlocal before
                 before = judge.highest(key)
                 owners.append(owner)
+                if is_lease:
+                    self._asked.setdefault(process, []).append((key, owner))
                 self._owners[owner] = (world.time, math.inf)
                 if on_attempt:
                     on_attempt(owner)
 
+            if not is_lease:
+                # A run that hands its lock over has ended, even if its process dies meanwhile.
+                judge.note_superseded(process, how.get("supersedes"))
             try:
                 lease = ask(key, ttl, on_attempt=note, **how)
             finally:

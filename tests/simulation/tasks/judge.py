@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from celery import states
+from celery.app.task import Context
+from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError
 from kombu.exceptions import OperationalError
 
 from celery_redlock.messages.done_marks import done_label
+from celery_redlock.messages.headers import COPY_HEADER
 from celery_redlock.redlock.errors import LeaseLost, LockHeld, QuorumUnavailable
-from celery_redlock.redlock.lease import task_of
+from celery_redlock.redlock.lease import Lease, task_of
 from tests.simulation.judge import Violation
+from tests.simulation.process import Process
 from tests.simulation.servers import short
 from tests.simulation.world import World
 
 from .broker import Broker, Copy
 from .holders import Holders
-from .schedule import FORGETTING, ON_BROKER, Call, Traffic
+from .schedule import FORGETTING, ON_BROKER, RESERVING, RESERVING_SLOT, Call, Traffic
 
 if TYPE_CHECKING:
     from .worker import Caller, Worker
 
+_TOLD_WITHIN_S = 0.1
+"""In this time a body whose lease has ended is interrupted."""
+_RELEASED_WITHIN_S = 0.3
+"""In this time the keeper of a pool has released what a dead child has left."""
+_COVERING = ("coalesce", "reschedule")
 _FINAL = (states.SUCCESS, states.FAILURE, states.REVOKED)
 
 
@@ -36,13 +47,17 @@ class Execution:
         began: When, seconds.
         conflict: The conflict that it was told of last, and what that was to become.
         has_run: Whether the body has come to its end.
+        label: Label of the message's done mark.
+        lease: Lease of the body, if it has begun.
     """
 
     worker: Worker
     task_id: str
     began: float
+    label: str
     conflict: tuple[LockHeld, str] | None = None
     has_run: bool = False
+    lease: Any = None
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +72,10 @@ class _Story:
         ended: When its bodies ended.
         dropped_for: Id of the task for which it was not run, if it was not.
         is_excused: Whether it was lost as Celery loses messages that are acknowledged early.
+        latest: Execution that began last.
+        ended_at: When its end was stored last, seconds.
+        discarded_at: When a worker has discarded a message, revoked or expired, seconds.
+        expires_at: When its message expires, seconds.
     """
 
     call: Call
@@ -67,6 +86,10 @@ class _Story:
     ended: list[float] = field(default_factory=list)
     dropped_for: str | None = None
     is_excused: bool = False
+    latest: Execution | None = None
+    discarded_at: float = math.inf
+    ended_at: float = math.inf
+    expires_at: float = math.inf
 
 
 class TaskJudge:
@@ -78,6 +101,7 @@ class TaskJudge:
         broker: The broker.
         locks: Who has held which lock.
         calms_at: When nothing strikes any more, seconds.
+        processes: All processes.
 
     Attributes:
         workers: All workers.
@@ -86,8 +110,9 @@ class TaskJudge:
     """
 
     def __init__(
-        self, world: World, traffic: Traffic, broker: Broker, locks: Holders, calms_at: float
-    ) -> None:
+        self, world: World, traffic: Traffic, broker: Broker, locks: Holders, calms_at: float,
+        processes: Sequence[Process],
+    ) -> None:  # fmt: skip
         self.workers: list[Worker] = []
         self.callers: list[Caller] = []
         self.endings: Counter[str] = Counter()
@@ -96,7 +121,9 @@ class TaskJudge:
         self._broker = broker
         self._locks = locks
         self._calms_at = calms_at
+        self._processes = processes
         self._stories: dict[str, _Story] = {}
+        self._revoked: dict[str, float] = {}
         broker.on_gone = self._note_gone
         broker.on_arrived = self._wake_workers
 
@@ -113,6 +140,11 @@ class TaskJudge:
         if is_over:
             self._wake_workers()
         return is_over
+
+    def have_ended(self) -> bool:
+        """Return whether no worker works any more; one may execute a copy of which nobody knows."""
+        mains = [one.process.main for one in self.workers if not one.process.is_dead]
+        return all(main is not None and main.is_over for main in mains)
 
     def _wake_workers(self) -> None:
         for worker in self.workers:
@@ -146,10 +178,25 @@ class TaskJudge:
         if self._locks.is_reserved(task_id) and not self.has_faults:
             self._fail("reserved", f"{task_id} is not published, and still reserved")
 
+    def note_revoked(self, task_id: str) -> None:
+        """Note that a task is revoked: all workers have heard so."""
+        self._world.note(f"{task_id} is revoked")
+        self._revoked[task_id] = self._world.time
+
     def note_begun(self, worker: Worker, copy: Copy) -> Execution:
         """Note that a worker begins to execute a message."""
         self._world.note(f"{worker.process.name} executes {copy.task_id} #{copy.tag}")
-        return Execution(worker, copy.task_id, self._world.time)
+        request: Any = Context(copy.headers, headers=copy.headers)
+        execution = Execution(worker, copy.task_id, self._world.time, done_label(request))
+        story = self._stories[copy.task_id]
+        if story.latest is None:
+            story.expires_at = copy.expires_at
+        # A parked copy does not expire: the first one was in time.
+        elif copy.expires_at != story.expires_at and COPY_HEADER not in copy.headers:
+            self._fail("expired", f"{copy.task_id} is published again with another expiry")
+        story.latest = execution
+        self._locks.forget_asked(worker.process)
+        return execution
 
     def note_conflict(self, task_id: str, error: LockHeld, becomes: str) -> None:
         """Note what an execution tells of a conflict."""
@@ -164,14 +211,19 @@ class TaskJudge:
 
     def note_body(self, execution: Execution, task: Any) -> None:
         """Judge a body that begins."""
-        lease, request = task.lease, task.request
+        execution.lease = lease = task.lease
         name = execution.task_id
         self._world.note(f"{execution.worker.process.name} runs {name}")
         if lease is None or not self._locks.knows(lease.owner):
             self._fail("unlocked", f"{name} runs without a lease")
+        if execution.began > self._revoked.get(name, math.inf):
+            self._fail("revoked", f"{name} runs though it was revoked before")
         # A process that stood still begins with a lost lease, and is interrupted at once.
         is_lost = lease is not None and lease.lost
-        if done_label(request) in self._locks.done and self._remembers() and not is_lost:
+        # A copy that held the pending slot runs once more, for those that relied on it.
+        is_relied_on = self._locks.has_left_slot(execution.worker.process, execution.began)
+        is_done = execution.label in self._locks.done and self._remembers()
+        if is_done and not (is_lost or is_relied_on):
             self._fail("twice", f"{name} runs again, though its done mark is set")
         self._stories[name].began.append(self._world.time)
 
@@ -181,6 +233,12 @@ class TaskJudge:
         """Judge a result that is stored."""
         story = self._stories[task_id]
         self._world.note(f"result of {task_id}: {state} {result!r:.60}")
+        if isinstance(result, TaskRevokedError):
+            # Celery's own doing, though a copy of the message may have run.
+            story.discarded_at = story.ended_at = self._world.time
+            story.state = story.state if story.ended else state
+            self.endings["discarded"] += 1
+            return
         if execution is None or execution.task_id != task_id:
             self._fail("result", f"{state} is stored for {task_id}, which is not executed here")
             return
@@ -188,7 +246,15 @@ class TaskJudge:
             if self._is_overtaken(execution, story, state, result):
                 return
             self._fail("result", f"{state} is stored over the result of {task_id}, which has run")
+        if state == states.RETRY and execution.began < story.ended_at < math.inf:
+            return  # what it published has ended by now, or a copy, while its process stood still
         story.state = state
+        if state in _FINAL:
+            story.ended_at = self._world.time
+        if self._is_undisturbed(execution.worker) and (
+            held := self._locks.held_by(execution.worker.process)
+        ):
+            self._fail("free", f"{held} is locked as {state} of {task_id} is stored")
         self._judge_result(execution, story, result)
 
     def _is_overtaken(self, execution: Execution, story: _Story, state: str, result: Any) -> bool:
@@ -201,11 +267,19 @@ class TaskJudge:
         if state == states.RETRY and isinstance(result, QuorumUnavailable):
             return True
         is_late = execution.began < max(story.ended)
-        if state == states.RETRY and self._traffic.policy == "coalesce" and not is_late:
+        runs_again = self._locks.has_left_slot(execution.worker.process, execution.began)
+        goes_back = self._traffic.policy == "coalesce" or runs_again
+        if state == states.RETRY and goes_back and not is_late:
             # A copy that had the pending slot runs once more, for those that relied on it.
             story.state = state
             return True
-        is_of_before = isinstance(result, LeaseLost | LockHeld)
+        if runs_again and isinstance(result, LeaseLost | SoftTimeLimitExceeded):
+            return True
+        if execution.lease is None and isinstance(result, SoftTimeLimitExceeded):
+            return True  # a copy that has not come to its done mark yet
+        if execution.label not in self._locks.done:
+            return True  # the one that ran has died before its done mark was there to stay
+        is_of_before = isinstance(result, LeaseLost | LockHeld | SoftTimeLimitExceeded)
         return is_late and (state in (states.RETRY, states.REVOKED) or is_of_before)
 
     def _judge_result(self, execution: Execution, story: _Story, result: Any) -> None:
@@ -221,21 +295,59 @@ class TaskJudge:
                 self.endings["raised"] += 1
                 if not result.contended:
                     self._judge_holder(execution)
+            case states.FAILURE if isinstance(result, SoftTimeLimitExceeded):
+                self.endings["timed out"] += 1
             case states.FAILURE if isinstance(result, LeaseLost):
                 self.endings["aborted"] += 1
+                self._judge_loss(execution)
             case states.FAILURE if isinstance(result, OperationalError) and self._was_struck():
                 self.endings["not published"] += 1
+            case states.RETRY if execution.has_run:
+                self.endings["retried"] += 1
+                self._judge_hand_over(execution, story)
             case states.RETRY:
                 self.endings["handed on"] += 1
             case _:
                 self._fail("result", f"{story.state} of {execution.task_id}: {result!r}")
 
     def note_executed(self, execution: Execution) -> None:
-        """Judge what is left of a message that was acknowledged before its execution."""
+        """Judge what is left of a message after its execution."""
         self._note_gone(execution.task_id)
+        name = execution.task_id
+        is_last = not self._broker.has(name) and name not in self._in_hand()
+        story = self._stories[name]
+        is_discarded = (
+            story.latest is execution and execution.began <= story.discarded_at < math.inf
+        )
+        is_sure = is_last and is_discarded and self._is_undisturbed(execution.worker)
+        if self._traffic.policy == "coalesce" and any(one.process.is_dead for one in self.workers):
+            return  # it may have reserved a pending slot that no message carries
+        if is_sure and self._locks.is_reserved(name):
+            self._fail("reserved", f"{name} is discarded, and still reserved")
+
+    def note_run(self, execution: Execution) -> None:
+        """Judge a body that has come to its end."""
+        execution.has_run = True
+        process, lease = execution.worker.process, execution.lease
+        ended_at = process.true_time(lease.deadline)
+        if lease.lost and not process.struck and self._world.time > ended_at + _TOLD_WITHIN_S:
+            self._fail("outrun", f"{execution.task_id} runs on though it has lost its lease")
+
+    def _judge_loss(self, execution: Execution) -> None:
+        if not (self.has_faults or any(one.struck for one in self._processes)):
+            self._fail("loss", f"{execution.task_id} loses its lease, and nothing strikes")
+
+    def _judge_orphans(self, left: list[Lease]) -> None:
+        for lease in left:
+            is_sure = not (self.has_faults or self._processes[self._traffic.callers].struck)
+            if is_sure and self._locks.is_held(lease):
+                self._fail("orphan", f"{lease.key} is locked, and its process is dead")
 
     def note_dead(self, worker: Worker) -> None:
         """Excuse the message that a dead worker had acknowledged early."""
+        if self._traffic.is_prefork:
+            at = self._world.time + _RELEASED_WITHIN_S
+            self._world.at(at, self._judge_orphans, self._locks.left_by(worker.process))
         if worker.in_hand:
             self._stories[worker.in_hand].is_excused = True
             self.endings["lost early"] += 1
@@ -249,6 +361,21 @@ class TaskJudge:
             self._fail("lost", f"no copy of {task_id} is left, and it has not ended: {story.state}")
 
     # ---- whether that was right
+
+    def _is_undisturbed(self, worker: Worker) -> bool:
+        """Return whether a worker's requests to the nodes have succeeded."""
+        return not (self.has_faults or worker.process.struck)
+
+    def _judge_hand_over(self, execution: Execution, story: _Story) -> None:
+        """Judge whether a run that retries has handed its lock over, if the lifetime says so.
+
+        Its retry may have been executed by now. And a process that stood still may have lost it.
+        """
+        is_sure = self._is_undisturbed(execution.worker) and not execution.lease.lost
+        if self._traffic.lifetime != RESERVING or story.latest is not execution or not is_sure:
+            return
+        if not self._locks.is_of(execution.lease.key, execution.task_id):
+            self._fail("handed", f"{execution.task_id} retries, and does not hold its lock")
 
     def _judge_holder(self, execution: Execution) -> str:
         """Judge the holder that an execution has met, and return its task's id."""
@@ -268,6 +395,8 @@ class TaskJudge:
                 if name in self._broker.arrived:
                     self._fail("duplicate", f"{name} is published though it is a duplicate")
                 self._judge_chain(name)
+                if self._traffic.lifetime == RESERVING_SLOT:
+                    self._judge_covered(name, story, story.called_at)
                 continue
             if name not in self._broker.arrived or story.is_excused:
                 continue
@@ -275,8 +404,7 @@ class TaskJudge:
                 self._fail("lost", f"{name} has not ended: {story.state or 'nothing is stored'}")
             elif story.dropped_for:
                 self._judge_chain(name)
-                if self._traffic.policy == "coalesce":
-                    self._judge_covered(name, story)
+                self._judge_covered(name, story, self._broker.arrived[name])
 
     def _judge_chain(self, name: str) -> None:
         """Judge whether the one for which a message was dropped has run, or was dropped itself."""
@@ -285,25 +413,36 @@ class TaskJudge:
         while holder and holder not in seen:
             seen.append(holder)
             story = self._stories[holder]
-            if story.began or story.is_excused or story.state == states.FAILURE:
+            is_excused = story.is_excused or story.discarded_at < math.inf
+            if story.began or is_excused or story.state == states.FAILURE:
                 return
             if holder not in self._broker.arrived and not story.is_duplicate:
                 return  # its caller has failed, or died
             holder = story.dropped_for
         self._fail("dropped", f"{' for '.join(seen)}: and nobody has run")
 
-    def _judge_covered(self, name: str, story: _Story) -> None:
-        """Judge whether a run began after a call that was dropped because one is to come."""
-        others = [one for one in self._stories.values() if one.call.key == story.call.key]
-        if any(one.is_excused or one.state == states.FAILURE for one in others):
+    def _judge_covered(self, name: str, story: _Story, since: float) -> None:
+        """Judge whether a run began after a call that was dropped because one is to come.
+
+        By other policies, the one for which it was dropped may be dropped as well.
+        """
+        if self._traffic.policy not in _COVERING:
             return
-        arrived = self._broker.arrived[name]
-        if not any(began >= arrived for one in others for began in one.began):
-            self._fail("event", f"no run began after {name} was published, which was dropped")
+        others = {one: it for one, it in self._stories.items() if it.call.key == story.call.key}
+        if any(
+            one.is_excused or one.discarded_at < math.inf or one.state == states.FAILURE
+            for one in others.values()
+        ):
+            return
+        if any(
+            not one.is_duplicate and it not in self._broker.arrived for it, one in others.items()
+        ):
+            return  # its caller has failed, or died
+        if not any(began >= since for one in others.values() for began in one.began):
+            self._fail("event", f"no run began after {name} was called, which was dropped")
 
     def _remembers(self) -> bool:
-        forgot = any(fault.kind in FORGETTING for fault in self._traffic.faults)
-        return not forgot and self._traffic.policy != "coalesce"
+        return all(fault.kind not in FORGETTING for fault in self._traffic.faults)
 
     def _was_struck(self) -> bool:
         return any(fault.kind in ON_BROKER for fault in self._traffic.faults)

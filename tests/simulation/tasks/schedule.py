@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tests.simulation.process import Strike
 from tests.simulation.schedule import HORIZON_S, RATE, Client, Fault, Schedule, smaller
@@ -13,7 +14,7 @@ FIRST_SEED = 1_000_000_000
 """Seeds from here on are of schedules of calls."""
 FIRST_RESERVED_SEED = 2_000_000_000
 """Seeds from here on are of calls that are reserved when they are published."""
-RESERVING = "until_executed"
+RESERVING, RESERVING_SLOT = "until_executed", "until_and_while_executing"
 QUEUE_TTL_S = 200.0
 """Longer than a message may take to end, if nobody waits for a reservation that is left."""
 POLICIES = ("skip", "reschedule", "complete", "raise", "wait", "coalesce")
@@ -33,12 +34,22 @@ class Call:
         key: Its lock key.
         runs: How long its body runs, seconds.
         countdown: Delay that its caller demands, seconds.
+        retries: How often its body retries.
+        pause: Delay of each retry, seconds.
+        expires: Time after which it is not to be executed, seconds; 0.0: none.
+        soft_limit: Soft time limit of each execution, seconds; 0.0: none.
+        revoked_after: Time after which it is revoked, seconds; 0.0: it is not.
     """
 
     at: float
     key: str
     runs: float
     countdown: float = 0.0
+    retries: int = 0
+    pause: float = 0.0
+    expires: float = 0.0
+    soft_limit: float = 0.0
+    revoked_after: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,7 @@ class Traffic(Schedule):
         calls: What is called.
         lifetime: Lifetime of the task's lock.
         callers: How many clients call; call n is of caller n modulo that.
+        is_prefork: Whether the workers are the children of a process that comes before them.
     """
 
     policy: str = "skip"
@@ -63,6 +75,7 @@ class Traffic(Schedule):
     calls: tuple[Call, ...] = ()
     lifetime: str = "while_executing"
     callers: int = 1
+    is_prefork: bool = False
 
 
 def smaller_traffic(traffic: Traffic) -> Iterator[Schedule]:
@@ -71,21 +84,73 @@ def smaller_traffic(traffic: Traffic) -> Iterator[Schedule]:
         yield replace(traffic, calls=traffic.calls[:number] + traffic.calls[number + 1 :])
     yield from smaller(traffic)
     for number, call in enumerate(traffic.calls):
-        if call.countdown:
-            calls = (
-                *traffic.calls[:number], replace(call, countdown=0.0), *traffic.calls[number + 1 :]
-            )  # fmt: skip
+        for plain in _plainer(call):
+            calls = (*traffic.calls[:number], plain, *traffic.calls[number + 1 :])
             yield replace(traffic, calls=calls)
     if traffic.prefetch > 1:
         yield replace(traffic, prefetch=1)
+
+
+def _plainer(call: Call) -> Iterator[Call]:
+    for name in ("countdown", "expires", "soft_limit", "revoked_after"):
+        if getattr(call, name):
+            none: dict[str, Any] = {name: 0.0}
+            yield replace(call, **none)
+    if call.retries:
+        yield replace(call, retries=call.retries - 1)
 
 
 def traffic_of(seed: int) -> Traffic:
     """Return the schedule of a seed."""
     chance = random.Random(seed)
     if seed >= FIRST_RESERVED_SEED:
-        return _reserved(chance, seed)
-    return (_coalesced if chance.random() < 0.15 else _any)(chance, seed)
+        make = _reserved
+    else:
+        share = chance.random()
+        make = _coalesced if share < 0.15 else _prefork if share < 0.23 else _any
+    traffic = make(chance, seed)
+    if chance.random() < 0.35:
+        return chance.choice((_retrying, _retrying, _expiring, _limited, _revoking))(
+            chance, traffic
+        )
+    return traffic
+
+
+def _expiring(chance: random.Random, traffic: Traffic) -> Traffic:
+    """Return a schedule in which most messages expire, some of them retries."""
+    return _with(chance, traffic, lambda: {"expires": chance.choice((0.3, 1.0, 3.0))})
+
+
+def _limited(chance: random.Random, traffic: Traffic) -> Traffic:
+    """Return a schedule in which a soft time limit strikes most executions."""
+    return _with(chance, traffic, lambda: {"soft_limit": chance.choice((0.01, 0.03, 0.3, 1.0))})
+
+
+def _revoking(chance: random.Random, traffic: Traffic) -> Traffic:
+    """Return a schedule in which most messages are revoked, while they wait or run."""
+    return _with(chance, traffic, lambda: {"revoked_after": round(chance.uniform(0.01, 3.0), 4)})
+
+
+def _with(chance: random.Random, traffic: Traffic, more: Callable[[], dict[str, Any]]) -> Traffic:
+    pick = chance.choice
+    calls = []
+    for call in traffic.calls:
+        changes: dict[str, Any] = more() if pick((0, 1, 1)) else {}
+        calls.append(replace(call, retries=pick((0, 0, 1)), pause=0.3, **changes))
+    return replace(traffic, calls=tuple(calls))
+
+
+def _retrying(chance: random.Random, traffic: Traffic) -> Traffic:
+    """Return a schedule in which most bodies retry, soon or at once."""
+    pick = chance.choice
+    calls = (
+        replace(
+            call, runs=min(call.runs, 1.0), retries=pick((0, 1, 1, 2, 3)),
+            pause=pick((0.0, 0.0, 0.3, 1.5)),
+        )
+        for call in traffic.calls[:4]
+    )  # fmt: skip
+    return replace(traffic, calls=tuple(calls))
 
 
 def _coalesced(chance: random.Random, seed: int) -> Traffic:
@@ -113,10 +178,47 @@ def _coalesced(chance: random.Random, seed: int) -> Traffic:
         for _ in range(pick((0, 1, 2)))
     )
     still = Client(1.0, 0.0, 0.0, (), ())
-    return Traffic(
+    traffic = Traffic(
         seed, ((1.0, 0.0),) * 3, 0.0005, (still, *workers, still), _in_order(refusals), "coalesce",
         LATE, pick((0.0, 1.5)), 1, _in_turn(calls),
     )  # fmt: skip
+    if chance.random() < 0.4:
+        return _flapping(chance, traffic)
+    return traffic
+
+
+def _prefork(chance: random.Random, seed: int) -> Traffic:
+    """Return a schedule of a pool whose children die, and whose main process stands still."""
+    pick = chance.choice
+    traffic = _any(chance, seed)
+    caller, *workers, last = traffic.clients
+    faults = tuple(one for one in traffic.faults if one.kind not in ON_BROKER)
+    pauses = tuple(one for one in _strikes(chance) if one.kind == "pause")
+    # On one machine, they have one clock.
+    main = Client(_rate(chance), 0.0, 0.0, (), pauses)
+    children = tuple(
+        replace(main, strikes=tuple(it for it in one.strikes if it.kind == "crash"))
+        for one in (*workers, last)
+    )
+    return replace(
+        traffic, clients=(caller, main, *children), is_prefork=True, acks=LATE,
+        faults=faults if pick((0, 0, 1)) else (),
+    )  # fmt: skip
+
+
+def _flapping(chance: random.Random, traffic: Traffic) -> Traffic:
+    """Return a schedule in which one node after the other is cut off, and a message waits long.
+
+    Each renewal of its pending slot then leaves an earlier owner on another node.
+    """
+    at, cuts = 0.5, []
+    for node in range(chance.choice((2, 3, 4))):
+        lasts = round(chance.uniform(0.3, 2.0), 4)
+        cuts.append(Fault(at, lasts, "cut", node % 3))
+        at = round(at + lasts + chance.uniform(0.0, 0.3), 4)
+    still = tuple(replace(client, strikes=()) for client in traffic.clients)
+    calls = (Call(0.0, "a", 5.0), *traffic.calls[:3])
+    return replace(traffic, clients=still, faults=tuple(cuts), calls=_in_turn(calls))
 
 
 def _reserved(chance: random.Random, seed: int) -> Traffic:
@@ -135,10 +237,13 @@ def _reserved(chance: random.Random, seed: int) -> Traffic:
         for fault in traffic.faults
     )
     calls = [*traffic.calls, *pick((_at_once, _scattered))(chance, ("a",))]
-    return replace(
+    traffic = replace(
         traffic, clients=(*callers, *workers), faults=faults, calls=_in_turn(calls), callers=2,
         lifetime=RESERVING, policy=pick(POLICIES[:5]),
     )  # fmt: skip
+    if chance.random() < 0.4:
+        traffic = replace(traffic, lifetime=RESERVING_SLOT, policy=pick(POLICIES))
+    return traffic
 
 
 def _any(chance: random.Random, seed: int) -> Traffic:

@@ -24,8 +24,20 @@ _FOUND_AS = {
     "runs_without_a_quorum": "unlocked",
     "dropped_without_a_quorum": "holder",
     "coalesced_into_the_run_before": "event",
-    "lock_is_not_released": "progress",
+    "lock_is_not_released": "free",
     "slot_outlives_its_delivery": "event",
+    "rest_of_a_slot_is_a_copy": "lost",
+    "slot_is_held_during_the_run": "event",
+    "retry_of_a_run_once_more_has_run": "lost",
+    "lock_is_not_handed_over": "handed",
+    "retry_is_a_duplicate": "holder",
+    "requeued_without_its_expiry": "expired",
+    "discarded_with_its_reservation": "reserved",
+    "time_limit_leaves_the_reservation": "rest",
+    "lock_of_a_dead_child_stays": "orphan",
+    "leases_of_children_are_not_renewed": "loss",
+    "deadlines_of_children_are_not_watched": "outrun",
+    "next_look_comes_too_late": "loss",
     "reservation_outlives_its_publication": "reserved",
     "dropped_without_its_reservation": "lost",
     "reservation_is_not_taken_over": "progress",
@@ -54,6 +66,23 @@ def test_each_reserved_call_runs_or_is_the_duplicate_of_one() -> None:
     assert counts.faults["refuse"] > 5
 
 
+def test_each_ending_that_celery_decides_is_simulated() -> None:
+    counts = campaign(range(FIRST_SEED + 200, FIRST_SEED + 300))
+    assert counts.failed == [], explained(counts.failed[0][0])
+    assert counts.endings["retried"] > 10
+    assert counts.endings["discarded"] > 10
+    assert counts.endings["timed out"] > 5
+
+
+def test_the_keeper_of_a_pool_keeps_and_releases_its_childrens_leases() -> None:
+    seeds = [seed for seed in range(FIRST_SEED, FIRST_SEED + 1000) if traffic_of(seed).is_prefork]
+    counts = campaign(seeds[:50])
+    assert counts.failed == [], explained(counts.failed[0][0])
+    assert counts.endings["run"] > 50
+    assert counts.faults["crash"] > 10
+    assert counts.faults["pause"] > 3
+
+
 @pytest.mark.parametrize(("bug", "kind"), _FOUND_AS.items())
 def test_a_bug_in_the_execution_is_found(bug: str, kind: str) -> None:
     first = KNOWN_SEEDS[bug]
@@ -67,8 +96,13 @@ def test_without_its_bug_no_known_seed_fails() -> None:
 
 
 def test_a_retry_that_is_stored_late_is_not_taken_for_a_lost_message() -> None:
-    # Its publication is confirmed only after the message has run.
-    assert campaign([1_007_005_953]).failed == []
+    # Its publication is confirmed only after the message has run, or a copy of it has ended.
+    assert campaign([1_003_000_435, 1_003_001_630, 1_007_005_953]).failed == []
+
+
+def test_a_copy_runs_beside_a_retry_of_the_same_message() -> None:
+    # It runs once more, for others; neither is a duplicate of the other.
+    assert campaign([1_003_000_944]).failed == []
 
 
 def test_each_bug_has_a_seed_and_a_kind() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError
 from celery.signals import task_received
 from celery.worker.request import Request
 from kombu.exceptions import OperationalError
@@ -14,7 +15,6 @@ from celery_redlock.redlock.errors import LeaseLost, LockHeld
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.simulation.process import Process
 from tests.simulation.world import Task
-from tests.support.fakes.simulated_node import EPOCH_US
 
 from .apps import App, Part
 from .broker import Broker, Channel, Copy
@@ -38,6 +38,7 @@ class Caller(Part):
     """
 
     def __init__(self, process: Process, broker: Broker, judge: TaskJudge) -> None:
+        super().__init__()
         self.process = process
         self.is_done = False
         self._broker = broker
@@ -48,9 +49,13 @@ class Caller(Part):
         for number, call in calls:
             self.process.sleep(1000.0 + call.at - self.process.world.time)
             task_id = f"t{number}"
+            args = (call.key, call.runs, *((call.retries, call.pause) if call.retries else ()))
             self._judge.note_called(task_id, call)
             try:
-                task.apply_async((call.key, call.runs), task_id=task_id, countdown=call.countdown)
+                task.apply_async(
+                    args, task_id=task_id, countdown=call.countdown, expires=call.expires or None,
+                    soft_time_limit=call.soft_limit or None,
+                )  # fmt: skip
             except OperationalError:
                 self.process.world.note(f"{task_id} is not known to be published")
                 self._judge.note_unpublished(task_id)
@@ -84,6 +89,7 @@ class Worker(Part):
         self, process: Process, app: App, redlock: TaskLock, broker: Broker, judge: TaskJudge,
         prefetch: int,
     ) -> None:  # fmt: skip
+        super().__init__()
         self.process = process
         self.redlock = redlock
         self.is_idle = False
@@ -98,6 +104,7 @@ class Worker(Part):
         self._taken: list[Copy] = []
         self._waiting: list[tuple[float, Copy]] = []
         self._interrupt = _Interrupt(self)
+        self._is_limited = False
 
     # ---- messages
 
@@ -134,7 +141,7 @@ class Worker(Part):
             copy = self._broker.take(self._channel)
             if copy is None:
                 break
-            due = _due(copy)
+            due = copy.due_at
             if due > now:
                 self._waiting.append((due, copy))
             else:
@@ -165,18 +172,40 @@ class Worker(Part):
         self.execution = execution = self._judge.note_begun(self, copy)
         if not request.task.acks_late:
             self.in_hand = copy.task_id
-        request.execute_using_pool(self)
+        with suppress(TaskRevokedError):
+            request.execute_using_pool(self)
         self.in_hand = None
         self.process.world.note(f"{self.process.name} has executed {copy.task_id}")
         self._judge.note_executed(execution)
 
     def apply_async(
         self, trace: Callable[..., Any], args: tuple[Any, ...], accept_callback: Callable[..., Any],
-        callback: Callable[..., Any], **_: Any,
+        callback: Callable[..., Any], soft_timeout: float | None = None, **_: Any,
     ) -> None:  # fmt: skip
-        """Trace a task here, as the solo pool does."""
+        """Trace a task here, as the solo pool does, with its soft time limit as prefork has it."""
         accept_callback(0, 0.0)
+        if soft_timeout:
+            process, execution = self.process, self.execution
+            process.world.at(process.until(soft_timeout), self._limit, execution)
         callback(trace(*args, app=self._app))
+
+    def execute(self, execute: Callable[[], Any]) -> Any:
+        # In the rest of a trace a limit may strike as well, and Celery tells nobody how it ended.
+        self._is_limited = True
+        try:
+            return execute()
+        finally:
+            self._is_limited = False
+
+    def _limit(self, execution: Execution) -> None:
+        def strike() -> None:
+            if self.execution is execution and self._is_limited:
+                process.world.note(f"the soft time limit of {execution.task_id} strikes")
+                raise SoftTimeLimitExceeded
+
+        process = self.process
+        if self.execution is execution and self._is_limited:
+            process.signal(strike)
 
     # ---- the ends of the app
 
@@ -201,7 +230,7 @@ class Worker(Part):
             process.step()
             self._interrupt.wait(ends_at)
         process.step()
-        execution.has_run = True
+        self._judge.note_run(execution)
 
 
 class _Interrupt:
@@ -233,8 +262,3 @@ class _Interrupt:
             self._body = None
         if self._is_triggered and not self._is_disarmed:
             raise LeaseLost
-
-
-def _due(copy: Copy) -> float:
-    eta = copy.headers.get("eta")
-    return dt.datetime.fromisoformat(eta).timestamp() - EPOCH_US / 1e6 if eta else 0.0

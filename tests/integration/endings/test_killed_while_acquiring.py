@@ -9,8 +9,6 @@ import random
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -19,42 +17,9 @@ from celery.exceptions import WorkerLostError
 from celery_redlock.testing import Servers
 from tests.integration.conftest import NewNodes, NewProject
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.faults.proxy import Proxy
 from tests.support.judges.endings import LIMIT_S
-from tests.support.processes.project import Project
-from tests.support.processes.workers import Worker, is_alive, kill_process
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """A worker with one pool process, whose nodes are behind proxies.
-
-    Attributes:
-        project: Its project; it sees the nodes themselves.
-        worker: The worker.
-        proxies: What the worker's nodes are behind.
-    """
-
-    project: Project
-    worker: Worker
-    proxies: list[Proxy]
-
-    def child(self) -> int:
-        """Return the one process of the pool, once it has its connections to the nodes."""
-        result = self.project.tasks.early.delay(uuid.uuid4().hex)
-        assert result.get(timeout=PATIENCE) == "done"
-        return self.project.run_of(result.id).pid
-
-    def hold(self, *, requests: bool) -> None:
-        """Let nothing pass to the nodes, or nothing back."""
-        for proxy in self.proxies:
-            direction = proxy.requests if requests else proxy.replies
-            direction.holds = True
-
-    def heal(self) -> None:
-        """Let everything pass again, what was held back too."""
-        for proxy in self.proxies:
-            proxy.heal()
+from tests.support.processes.behind_proxies import BehindProxies, behind_proxies
+from tests.support.processes.workers import is_alive, kill_process
 
 
 @pytest.fixture(scope="module")
@@ -63,22 +28,17 @@ def nodes(new_nodes: NewNodes) -> Servers:
 
 
 @pytest.fixture
-def scene(new_project: NewProject, nodes: Servers) -> Iterator[Scene]:
+def scene(new_project: NewProject, nodes: Servers) -> Iterator[BehindProxies]:
     """A worker of this test's own: a second after a death the main process releases once more.
 
     If the nodes were held then, it would wait for them, and not see the next death.
     """
-    with ExitStack() as stack:
-        proxies = [stack.enter_context(Proxy(node.port)) for node in nodes]
-        urls = [proxy.url for proxy in proxies]
-        # Who waits for a reply waits until it is killed.
-        project = new_project("endings", nodes=nodes, redlock_nodes=urls, redlock_node_timeout=40.0)
-        worker = project.start_worker(concurrency=1)
-        yield Scene(project, worker, proxies)
-        worker.kill_all()
+    # Who waits for a reply waits until it is killed.
+    with behind_proxies(new_project, nodes, "endings", redlock_node_timeout=40.0) as scene:
+        yield scene
 
 
-def assert_it_goes_on(scene: Scene, key: str, result: Any, task: str) -> None:
+def assert_it_goes_on(scene: BehindProxies, key: str, result: Any, task: str) -> None:
     """The key is free far sooner than its ttl (30 s), and whoever is next runs."""
     eventually(lambda: not scene.project.holds(key), "the key is free", within=LIMIT_S)
     if task == "early":
@@ -90,7 +50,7 @@ def assert_it_goes_on(scene: Scene, key: str, result: Any, task: str) -> None:
 
 
 @pytest.mark.parametrize("task", ["early", "late"])
-def test_what_was_granted_to_a_killed_process_is_free(scene: Scene, task: str) -> None:
+def test_what_was_granted_to_a_killed_process_is_free(scene: BehindProxies, task: str) -> None:
     project, key = scene.project, uuid.uuid4().hex
     child = scene.child()
     scene.hold(requests=False)
@@ -104,7 +64,7 @@ def test_what_was_granted_to_a_killed_process_is_free(scene: Scene, task: str) -
     assert_it_goes_on(scene, key, result, task)
 
 
-def test_what_is_granted_after_the_death_is_free_as_well(scene: Scene) -> None:
+def test_what_is_granted_after_the_death_is_free_as_well(scene: BehindProxies) -> None:
     project, key = scene.project, uuid.uuid4().hex
     child = scene.child()
     scene.hold(requests=True)
@@ -117,7 +77,7 @@ def test_what_is_granted_after_the_death_is_free_as_well(scene: Scene) -> None:
     assert_it_goes_on(scene, key, result, "early")
 
 
-def test_a_process_killed_at_any_moment_leaves_no_lock(scene: Scene) -> None:
+def test_a_process_killed_at_any_moment_leaves_no_lock(scene: BehindProxies) -> None:
     project, chance = scene.project, random.Random(22)
     for _ in range(12):
         key, child = uuid.uuid4().hex, scene.child()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -85,8 +86,10 @@ def test_a_struck_line_with_a_node_that_hangs_leaves_no_lock(
     three[1].pause()
 
     def hold(at: int) -> None:
-        with redlock.lock(f"k{at}", ttl=60):
-            pass
+        while True:
+            # On a busy machine one of the other nodes may take longer than its timeout.
+            with suppress(QuorumUnavailable), redlock.lock(f"k{at}", ttl=60):
+                return
 
     for _, raised, where in strikes(hold, step=3):
         assert type(raised) is Struck, f"{raised!r} after a strike at {where}"

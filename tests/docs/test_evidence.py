@@ -23,13 +23,13 @@ def test_another_figure_makes_another_page() -> None:
 
 def test_what_was_not_run_is_no_zero() -> None:
     page = documentation({})
-    assert page.count("**Not run.**") == page.count("| not run | not run |") == 14
+    assert page.count("**Not run.**") == page.count("| not run | not run |") == 17
 
 
 def test_what_was_run_is_not_called_otherwise() -> None:
     page = documentation({"ladder": {"rungs": 8, "foils_failed": 7, "ours_held": 8}})
     assert "| [Ladder](#ladder) | 8 rungs | 7 of 8 foils failed; ours held on 8 of 8 |" in page
-    assert page.count("**Not run.**") == 13
+    assert page.count("**Not run.**") == 16
 
 
 def test_a_figure_that_was_not_recorded_is_no_zero() -> None:

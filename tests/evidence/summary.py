@@ -65,6 +65,19 @@ def _equivalent(run: Figures) -> int:
     return equivalent if isinstance(equivalent, int) else len(equivalent)
 
 
+def _day(run: Figures) -> str:
+    counts = (("tasks", "task"), ("ticks", "tick"), ("commands", "command"))
+    return ", ".join(_count(sum(run[name].values()), thing) for name, thing in counts)
+
+
+def _rights(run: Figures) -> str:
+    needed, beyond = sum(run["refused_by_nodes"].values()), sum(run["outside_refused"].values())
+    return (
+        f"{_count(needed, 'needed command')} refused, {_count(beyond, 'other')} refused; "
+        f"{_count(len(run['missing_right_reported']), 'missing right')} reported"
+    )
+
+
 def _sum(run: Figures, name: str) -> int:
     return sum(one[name] for one in run.values())
 
@@ -124,6 +137,21 @@ _SUMMARIES: Mapping[str, tuple[Words, Words]] = {
     "neighbours": (
         lambda run: f"{_count(len(run), 'client')}, {_count(_sum(run, 'theirs'), 'acquisition')}",
         lambda run: f"{_count(_sum(run, 'together'), 'time')} together with ours",
+    ),
+    "least_privilege": (_day, _rights),
+    "tls": (
+        _day,
+        lambda run: (
+            f"{_count(sum(run['refused'].values()), 'connection')} not in order refused; "
+            f"{_violations(run)}"
+        ),
+    ),
+    "secrets": (
+        lambda run: (
+            f"{_count(run['secrets'], 'secret')} looked for in "
+            f"{_count(sum(run['looked_at'].values()), 'text')}"
+        ),
+        lambda run: f"{run['found']} found",
     ),
     "hostile_input": (
         lambda run: _count(sum(run["tried"].values()), "input"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
@@ -15,7 +16,7 @@ from celery import Celery
 from celery_redlock.config.app_lock import redlock_of
 from celery_redlock.redlock.errors import DuplicateTask, LockHeld
 from celery_redlock.redlock.lease import task_of
-from celery_redlock.signals import lock_acquired
+from celery_redlock.signals import lock_acquired, lock_lost
 from celery_redlock.task.arguments import as_published
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from celery_redlock.redlock import Lease
+    from celery_redlock.redlock.keeper import Keeper
     from celery_redlock.task import SingletonTask
 
 ANOTHER_WORKER = "another-worker"
@@ -66,9 +68,10 @@ class Locks:
             yield lease
 
     def lose(self, task: SingletonTask, *args: Any, **kwargs: Any) -> Lease:
-        """Give the lock of a running call to another worker; return when the run has lost it.
+        """Give the lock of a running call to another worker; return when the run knows of it.
 
-        For the body of a run in this process, or a test beside it.
+        For the body of a run in this process, or a test beside it. Where a body is interrupted, it
+        has been by then.
 
         Returns:
             The lease of the other worker, which has a higher token. It ends with the test.
@@ -82,13 +85,26 @@ class Locks:
             raise AssertionError(f"{_call(task, args, kwargs)} does not run in this process")
         thief = redlock.acquire_for_task(key, _HOLD_S, label=ANOTHER_WORKER, supersedes=lease.owner)
         self._stack.callback(redlock.release, thief)
-        ends = time.monotonic() + _NOTICE_S
-        while lease in redlock.keeper.kept() and time.monotonic() < ends:
-            redlock.keeper.hurry(lease)
-            time.sleep(_POLL_S)
-        if not lease.lost:
+        if not self._wait_until_told(redlock.keeper, lease):
             raise AssertionError(f"the run under {key!r} still has its lease")
         return thief
+
+    def _wait_until_told(self, keeper: Keeper, lost: Lease) -> bool:
+        """Wait until the run knows that its lease is lost; return whether it does."""
+        is_told = Event()
+
+        def note(lease: Lease, **_: object) -> None:
+            if lease is lost:
+                is_told.set()
+
+        lock_lost.connect(note)
+        try:
+            ends = time.monotonic() + _NOTICE_S
+            while not is_told.wait(_POLL_S) and time.monotonic() < ends:
+                keeper.hurry(lost)
+        finally:
+            lock_lost.disconnect(note)
+        return is_told.is_set()
 
     # ---- what happened
 

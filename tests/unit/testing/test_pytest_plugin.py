@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import import_module
+from threading import Event
 from typing import Any
 
 import pytest
@@ -12,7 +15,9 @@ from celery import Celery
 
 from celery_redlock import DuplicateTask, LeaseLost, LockHeld, SingletonTask, singleton_task
 from celery_redlock.config import app_lock
+from celery_redlock.redlock.keeper import Keeper
 from celery_redlock.testing import Locks, MemoryServers, pytest_plugin
+from tests.support.eventually import eventually
 from tests.support.processes.project import celery_to_itself
 from tests.unit.test_public_names import modules_after
 
@@ -70,6 +75,24 @@ def test_a_lease_is_lost_to_another_worker_on_command(redlock_locks: Locks, sync
     assert isinstance(result.result, LeaseLost)
     assert redlock_locks.holder(sync, 1) == "another-worker"
     assert thief[0].token > 0
+
+
+def test_a_body_in_a_thread_is_interrupted_before_it_goes_on(
+    redlock_locks: Locks, sync: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, tell = Event(), Keeper._tell_lost
+
+    def tell_late(*args: Any) -> None:
+        gate.wait(0.2)
+        tell(*args)
+
+    monkeypatch.setattr(Keeper, "_tell_lost", tell_late)
+    with ThreadPoolExecutor(1) as pool:
+        ending = pool.submit(sync.apply, (1, partial(gate.wait, 60.0)))
+        eventually(lambda: redlock_locks.runs(sync, 1))
+        redlock_locks.lose(sync, 1)
+        gate.set()
+        assert isinstance(ending.result().result, LeaseLost)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,9 +50,9 @@ def test_what_can_not_be_written_at_first_is_not_lost(
     task, [worker] = project.tasks.rescheduling[acknowledged], project.workers
     connect_each_process(project, f"{key}-connected")
     with redlock_of(project.app).lock(f"{task.name}:{key}", ttl=30):
+        # A copy that arrives during the fault takes a process, too. So all three come before.
+        project.app.control.cancel_consumer(project.queue, reply=True)
         waiting = [task.delay(key) for _ in range(3)]
-        for result in waiting:
-            worker.wait_for_line(f"task_id={result.id} .*becomes=reschedule", count=2)
         way = proxy.requests if "before" in fault else proxy.replies
         before = way.reads
         if fault == "refused":
@@ -61,7 +62,10 @@ def test_what_can_not_be_written_at_first_is_not_lost(
             proxy.half_open()
         else:
             way.holds = True
-        eventually(lambda: all(is_being_published(project, one) for one in waiting))
+        project.app.control.add_consumer(project.queue)
+        eventually(
+            lambda: all(is_being_published(project, one) for one in waiting), "each is on its way"
+        )
         if fault.startswith("cut"):
             # One chunk of each: nobody sends more before that is answered.
             eventually(lambda: way.reads - before >= len(waiting), "each has written")
@@ -70,7 +74,9 @@ def test_what_can_not_be_written_at_first_is_not_lost(
                 worker.wait_for_line(rf"{result.id}\] reject requeue=True")
         proxy.reset()
         proxy.heal()
-        eventually(lambda: not any(is_being_published(project, one) for one in waiting))
+        eventually(
+            lambda: not any(is_being_published(project, one) for one in waiting), "each has arrived"
+        )
     for result in waiting:
         assert isinstance(result.get(timeout=GET_WITHIN), int)
     eventually(lambda: project.queue_length() == 0)
@@ -78,6 +84,6 @@ def test_what_can_not_be_written_at_first_is_not_lost(
 
 
 def is_being_published(project: Project, result: AsyncResult[Any]) -> bool:
-    """Tell whether the message was last seen on its way to the broker, be it given up since."""
-    seen = [note.event for note in project.notes(published=result.id)]
-    return seen[-1] == "publishing"
+    """Tell whether a worker's last word of the message is that it publishes it again."""
+    seen = [note.event for note in project.notes(published=result.id) if note.pid != os.getpid()]
+    return seen[-1:] == ["publishing"]

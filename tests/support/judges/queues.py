@@ -72,3 +72,5 @@ class Queues:
         with self.app.connection_for_write() as connection, suppress(*connection.channel_errors):
             channel: Any = connection.default_channel
             channel.queue_delete(self.queue)
+            for exchange in (self.queue, f"{self.queue}.pidbox", f"reply.{self.queue}.pidbox"):
+                channel.exchange_delete(exchange)

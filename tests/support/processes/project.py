@@ -79,6 +79,8 @@ class Project(Queues):
             "broker_url": broker,
             "result_backend": results,
             "task_default_queue": self.queue,
+            # On RabbitMQ, which projects share, other workers would obey its commands, too.
+            "control_exchange": self.queue,
             "broker_connection_retry_on_startup": True,
             "redlock_nodes": nodes.urls,
             # They were started a moment ago, and on a busy machine they may be slow.

@@ -8,6 +8,9 @@ from collections.abc import Callable
 PATIENCE = 60.0
 """Seconds; far more than it takes anywhere, so that only what never happens is a failure."""
 
+_SHORTEST_PAUSE_S = 0.005
+_LONGEST_PAUSE_S = 0.05
+
 
 def eventually(is_true: Callable[[], object], claim: str = "", within: float = PATIENCE) -> None:
     """Return as soon as `is_true()` is truthy.
@@ -17,8 +20,10 @@ def eventually(is_true: Callable[[], object], claim: str = "", within: float = P
         claim: What is waited for, for the error's message.
         within: Seconds; when they have passed, the test fails.
     """
-    deadline = time.monotonic() + within
+    began = time.monotonic()
     while not is_true():
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > within:
             raise AssertionError(f"not within {within:g} s: {claim or is_true}")
-        time.sleep(0.005)
+        # To ask takes processor time that what is waited for may need: a fiftieth later is as good.
+        time.sleep(min(_SHORTEST_PAUSE_S + waited / 50, _LONGEST_PAUSE_S))

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import psutil
 import pytest
+from celery import Celery
 
 from tests.integration.conftest import NewProject
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.processes.project import Project
-from tests.support.processes.workers import is_alive, kill_process
+from tests.support.processes.workers import Worker, is_alive, kill_process
 from tests.support.requirements import linux_only
 from tests.support.root import ROOT
+
+app = Celery("of-a-test-file", broker="memory://", set_as_current=False)
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +79,13 @@ def test_queued_and_unacknowledged_messages_are_counted(
     project.open(key)
     eventually(lambda: [project.queue_length(), project.unacked()] == [0, 0])
     worker.kill_all()
+
+
+def test_a_test_file_can_be_a_workers_module(tmp_path: Path) -> None:
+    # Those of the benchmarks are.
+    with Worker(__name__, tmp_path, pool="solo") as worker:
+        assert worker.lines(r"app: +of-a-test-file")
+        worker.kill_all()
 
 
 def test_waiting_for_a_worker_that_ended_fails_with_its_log(project: Project) -> None:

@@ -47,7 +47,7 @@ class Beat(Worker):
         **conf: Any,
     ) -> None:
         super().__init__(module, folder, name=name, env=env_of(folder, conf) | dict(env or {}))
-        self._command = [sys.executable, "-m", "celery", "-A", module, "beat"]
+        self._command = [sys.executable, "-m", self.celery, "-A", module, "beat"]
         self._command += ["--scheduler", "redlock", "--schedule", str(folder / f"{name}.schedule")]
         self._command += ["--loglevel", "INFO", *args]
 

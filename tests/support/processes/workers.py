@@ -56,8 +56,11 @@ class Worker:
         env: More environment variables.
 
     Attributes:
+        celery: Module that is run as the command `celery`.
         log: Path of its log.
     """
+
+    celery = "tests.support.processes.celery_command"
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class Worker:
         self.name = name
         self.pool = pool
         self.log = folder / f"{name}.log"
-        self._command = [sys.executable, "-m", "celery", "-A", module, "worker"]
+        self._command = [sys.executable, "-m", self.celery, "-A", module, "worker"]
         self._command += ["--pool", pool, "--concurrency", str(concurrency)]
         # In RabbitMQ a node's name is that of a queue, which nobody else may have at the same time.
         self._node = f"{name}-{secrets.token_hex(4)}"

@@ -130,12 +130,9 @@ class UnsettledReleases:
         """
         now = self._clock.now()
         has_taken = False
-        for owner, release in list(self._pending.items()):
-            # Either the caller settles it or the keeper takes it: pop is a single operation.
-            if release.due > now or self._pending.pop(owner, None) is None:
-                continue
-            self._taken[owner] = _Taken(release)
-            has_taken = True
+        for release in list(self._pending.values()):
+            if release.due <= now and self._take(release):
+                has_taken = True
         due = [one for one in self._taken.values() if one.again_at <= now][:_BATCH]
         for one in due:
             one.again_at = now + min(_AGAIN_S * 2**one.tries, _AGAIN_MAX_S)
@@ -145,6 +142,24 @@ class UnsettledReleases:
             for one, is_confirmed in zip(due, confirmed, strict=True):
                 self._note(one, is_confirmed=is_confirmed)
         return has_taken
+
+    def _take(self, release: ReleaseRequest) -> bool:
+        """Take a release over from its caller; return False if the caller settles it first.
+
+        An error, of memory that runs out or raised by another thread, leaves it to the next call.
+        """
+        try:
+            self._taken[release.owner] = _Taken(release)
+            # Either the caller settles it or the keeper takes it: this is a single operation. And
+            # the last one here, so that none that is gone from there is missing here.
+            del self._pending[release.owner]
+        except KeyError:
+            del self._taken[release.owner]
+            return False
+        except BaseException:
+            self._taken.pop(release.owner, None)
+            raise
+        return True
 
     def _note(self, one: _Taken, *, is_confirmed: bool) -> None:
         now = self._clock.now()

@@ -70,8 +70,10 @@ def start_beside(run: Callable[[], None], name: str) -> None:
 
 def _start(run: Callable[[], None], name: str) -> None:
     def named() -> None:
-        threading.current_thread().name = name
-        run()
+        try:
+            threading.current_thread().name = name
+        finally:  # also if memory runs out: it counts as begun
+            run()
 
     _start_and_wait(named)
 
@@ -122,9 +124,12 @@ def _start_and_wait(run: Callable[[], None]) -> None:
 
 def _begin(turn: list[Callable[[], None]], beginning: _Beginning) -> None:
     run = _take(turn)
-    beginning.tell()
-    if run:
-        run()
+    try:
+        beginning.tell()
+    finally:
+        # Nobody else calls it, now that it is taken: also if memory runs out.
+        if run:
+            run()
 
 
 def _take(turn: list[Callable[[], None]]) -> Callable[[], None] | None:

@@ -178,14 +178,58 @@ def test_a_release_behind_one_that_is_not_due_is_made(stage: Stage) -> None:
 
 def test_a_release_that_its_caller_settles_meanwhile_is_not_taken(stage: Stage) -> None:
     class Settled(dict[str, ReleaseRequest]):
-        def items(self) -> Any:
-            found = list(super().items())
+        def values(self) -> Any:
+            found = list(super().values())
             self.clear()
             return found
 
     stage.releases._pending = Settled(owner=REQUEST)
     stage.clock.time = 1005.0
     assert not stage.releases.work(1.0)
+    assert stage.made == []
+    assert len(stage.releases) == 0
+
+
+class Struck(dict[str, Any]):
+    """What is raised in the keeper's thread strikes after the first write to this, or before it."""
+
+    def __init__(self, *, is_written: bool) -> None:
+        super().__init__()
+        self.is_written: bool | None = is_written
+
+    def __setitem__(self, owner: str, value: Any) -> None:
+        was_written, self.is_written = self.is_written, None
+        if was_written is not False:
+            super().__setitem__(owner, value)
+        if was_written is not None:
+            raise MemoryError
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_release_whose_taking_over_is_struck_is_taken_later(
+    stage: Stage, is_written: bool
+) -> None:
+    stage.releases._taken = Struck(is_written=is_written)
+    stage.releases.add(REQUEST)
+    stage.clock.time = 1005.0
+    with pytest.raises(MemoryError):
+        stage.releases.work(1.0)
+    assert not stage.releases.is_taken("owner")
+    stage.work_until(1060.0)
+    assert stage.owners() == ["owner", "owner"]
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_release_whose_taking_over_is_struck_can_be_settled(
+    stage: Stage, is_written: bool
+) -> None:
+    stage.releases._taken = Struck(is_written=is_written)
+    stage.releases.add(REQUEST)
+    stage.clock.time = 1005.0
+    with pytest.raises(MemoryError):
+        stage.releases.work(1.0)
+    assert stage.releases.settle("owner")
+    stage.work_until(1060.0)
     assert stage.made == []
 
 

@@ -7,6 +7,7 @@ import ctypes
 import sys
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,3 +98,32 @@ def test_a_strike_at_the_starter_prevents_no_thread(
         except StruckError:
             continue
         assert has_run.wait(PATIENCE_S)
+
+
+@WAYS
+def test_a_thread_without_memory_for_its_name_runs(
+    monkeypatch: pytest.MonkeyPatch, start: Callable[..., None]
+) -> None:
+    def current_thread() -> threading.Thread:
+        raise MemoryError
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    monkeypatch.setattr(dispatch, "threading", SimpleNamespace(current_thread=current_thread))
+    has_run = threading.Event()
+    start(has_run.set, "a thread")
+    assert has_run.wait(PATIENCE_S)
+
+
+@WAYS
+def test_a_thread_without_memory_to_tell_that_it_begins_runs(
+    monkeypatch: pytest.MonkeyPatch, start: Callable[..., None]
+) -> None:
+    class Awaited(dispatch._Beginning):
+        def tell(self) -> None:
+            raise MemoryError
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    monkeypatch.setattr(dispatch, "_Beginning", Awaited)
+    has_run = threading.Event()
+    start(has_run.set, "a thread")
+    assert has_run.wait(PATIENCE_S)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
 from celery.exceptions import SoftTimeLimitExceeded
 
-from celery_redlock import LockHeld, QuorumUnavailable
+from celery_redlock import LockHeld, QuorumUnavailable, signals
 from celery_redlock.config import app_lock
 from celery_redlock.execution.attempt import Attempt
 from celery_redlock.execution.run import Run
@@ -19,7 +20,7 @@ from celery_redlock.messages.reservation import HEADER
 from celery_redlock.pools import pool_process
 from celery_redlock.redlock import Lease
 from celery_redlock.redlock.errors import AlreadyDone
-from celery_redlock.redlock.lease import new_owner
+from celery_redlock.redlock.lease import new_owner, publication_of, task_of
 from tests.support.fakes.forged import HOLDER, WAITING, NewTask, message_of
 from tests.support.fakes.one_node import OneNode
 
@@ -52,6 +53,54 @@ def waited(node: OneNode, attempt: Attempt) -> float:
     with pytest.raises(LockHeld):
         attempt.acquire()
     return node.clock.now() - began
+
+
+# --- what it asks for -----------------------------------------------------------------------------
+
+
+def test_it_asks_for_the_lock_in_the_name_of_its_message(
+    new_attempt: NewAttempt, node: OneNode
+) -> None:
+    lease = new_attempt({"lock_ttl": 7}).acquire()
+    assert task_of(lease.owner) == "task-1"
+    assert publication_of(lease.owner) == NONCE
+    assert lease.ttl_ms == 7000
+
+
+def test_a_reserved_message_asks_once(
+    new_attempt: NewAttempt, node: OneNode, announced: list[Any]
+) -> None:
+    node.held["t"] = WAITING, 1e9
+    new_attempt({"lock_lifetime": "until_executed"}, {HEADER: ["t", WAITING]}).acquire()
+    assert len(announced) == 1
+
+
+@pytest.fixture
+def announced(node: OneNode, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, str]]:
+    """Key, ttl and owner of each request that the main process was told of in advance."""
+    told: list[tuple[str, float, str]] = []
+
+    def announcer(key: str, ttl: float) -> Callable[[str], None]:
+        return lambda owner: told.append((key, ttl, owner))
+
+    client = SimpleNamespace(redlock=node, announcer=announcer, is_shutting_down=lambda: False)
+    monkeypatch.setattr(pool_process, "_client", client)
+    return told
+
+
+def test_the_main_process_knows_each_request_before_the_nodes(
+    new_attempt: NewAttempt, node: OneNode, announced: list[tuple[str, float, str]]
+) -> None:
+    lease = new_attempt({"lock_ttl": 7}).acquire()
+    assert announced == [("t", 7.0, lease.owner)]
+
+
+def test_the_keeper_of_another_apps_lock_is_told_nothing(
+    new_attempt: NewAttempt, announced: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_process._client, "redlock", OneNode())
+    new_attempt().acquire()
+    assert announced == []
 
 
 # --- what an attempt supersedes -------------------------------------------------------------------
@@ -229,6 +278,64 @@ def test_a_shutdown_ends_a_wait_unless_a_body_waits(
     assert waited(node, new_attempt(options, is_eager=is_eager)) == seconds
 
 
+def test_a_shutdown_ends_a_wait_that_has_begun(
+    new_attempt: NewAttempt, node: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without another request: the lock may be held for long."""
+    asked: list[str] = []
+
+    def note(owner: str) -> None:
+        asked.append(owner)
+        if len(asked) == 2:
+            monkeypatch.setattr(pool_process, "_is_shutting_down", True)
+
+    announcer = SimpleNamespace(
+        redlock=node, announcer=lambda *_: note, is_shutting_down=lambda: False
+    )
+    monkeypatch.setattr(pool_process, "_client", announcer)
+    node.held["t"] = HOLDER, 1e9
+    assert waited(node, new_attempt({"lock_on_conflict": "wait", "lock_wait": 5})) == 0.0
+    assert len(asked) == 2
+
+
+@pytest.fixture
+def waits() -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """What receivers were told of waits."""
+    told: list[tuple[str, dict[str, Any]]] = []
+
+    def note_began(signal: Any, **fields: Any) -> None:
+        told.append(("began", fields))
+
+    def note_ended(signal: Any, **fields: Any) -> None:
+        told.append(("ended", fields))
+
+    signals.lock_wait_began.connect(note_began)
+    signals.lock_wait_ended.connect(note_ended)
+    yield told
+    signals.lock_wait_began.disconnect(note_began)
+    signals.lock_wait_ended.disconnect(note_ended)
+
+
+def test_receivers_are_told_of_a_wait(
+    new_attempt: NewAttempt, node: OneNode, waits: list[tuple[str, dict[str, Any]]]
+) -> None:
+    attempt = new_attempt({"lock_on_conflict": "wait"})
+    node.held["t"] = HOLDER, node.clock.now() + 5.0
+    attempt.acquire()
+    about = {"sender": attempt.message.task, "task_id": "task-1"}
+    [(_, began), ended] = waits
+    assert began.pop("error").owner == HOLDER
+    assert (began, ended) == (about, ("ended", {**about, "waited": 5.0}))
+
+
+def test_receivers_are_told_of_no_wait_if_it_asks_again_at_once(
+    new_attempt: NewAttempt, node: OneNode, waits: list[Any]
+) -> None:
+    node.held["t"] = OWN_RESERVATION, 1e9
+    new_attempt({"lock_lifetime": "until_executed"}).acquire()
+    assert waits == []
+
+
 # --- done marks -----------------------------------------------------------------------------------
 
 
@@ -367,4 +474,4 @@ def test_a_grant_that_is_not_discarded_is_logged(
     attempt.discard_grant()
     [(level, line)] = log()
     assert level == "WARNING"
-    assert line.startswith("grant not discarded, it expires by its ttl key=t error=")
+    assert line.startswith("grant not discarded, it expires by its ttl key=t error=cannot")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from celery.exceptions import Retry
+from celery.exceptions import Ignore, Retry
 
 from celery_redlock import QuorumUnavailable
 from celery_redlock.execution import no_quorum
 from celery_redlock.messages.headers import COPY_HEADER
 from celery_redlock.messages.reservation import HEADER, Reservation
+from celery_redlock.signals import lock_unavailable
 from tests.support.fakes.forged import WAITING, NewTask, deliver, message_of
 from tests.support.fakes.one_node import OneNode
 
@@ -98,6 +99,40 @@ def test_a_copy_runs_without_a_lock_if_the_policy_is_run(task_for: NewTask, publ
     deliver(task, delivery_info={"redelivered": True})
     assert task.runs == [None]
     assert published == []
+
+
+def test_receivers_and_monitors_are_told_what_becomes_of_it(
+    new_task: NewTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, Any]] = []
+    events: list[tuple[Any, ...]] = []
+
+    def note(signal: Any, **fields: Any) -> None:
+        told.append(fields)
+
+    monkeypatch.setattr(
+        no_quorum, "send_event", lambda *args, **fields: events.append((*args, fields))
+    )
+    message = message_of(new_task(lock_on_unavailable="run"))
+    lock_unavailable.connect(note)
+    try:
+        no_quorum.end(message, ERROR)
+    finally:
+        lock_unavailable.disconnect(note)
+    about = {"sender": message.task, "task_id": "task-1", "error": ERROR, "becomes": "run"}
+    assert told == [about]
+    event = (message.task, message.request, "task-lock-unavailable")
+    assert events == [(*event, {"key": "t", "becomes": "run"})]
+
+
+@pytest.mark.parametrize(("redelivered", "ending"), [(True, Ignore), (False, Retry)])
+def test_what_comes_back_names_the_reason(
+    new_task: NewTask, redelivered: bool, ending: type[Exception]
+) -> None:
+    message = message_of(new_task(), redelivered=redelivered)
+    with pytest.raises(ending) as caught:
+        no_quorum.end(message, ERROR)
+    assert caught.value.__cause__ is ERROR
 
 
 def test_only_the_first_of_many_is_logged_as_an_error(task_for: NewTask, log: Any) -> None:

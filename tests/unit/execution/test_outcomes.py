@@ -77,6 +77,13 @@ def test_a_call_that_is_dropped_is_a_warning_now_and_then(
     assert [level for level, _ in log()] == ["WARNING", "INFO", "INFO"]
 
 
+def test_each_tasks_dropped_calls_are_a_warning(new_task: NewTask, log: Any) -> None:
+    tasks = [new_task(name=name) for name in ("t", "u")]
+    for task in (*tasks, *tasks):
+        outcomes.announce(message_of(task), HELD, "skip")
+    assert [level for level, _ in log()] == ["WARNING", "WARNING", "INFO", "INFO"]
+
+
 @pytest.mark.parametrize("policy", ["raise", "wait", "reschedule", "coalesce"])
 def test_a_call_that_is_not_dropped_is_no_warning(new_task: NewTask, log: Any, policy: str) -> None:
     outcomes.announce(message_of(new_task(lock_on_conflict=policy)), HELD, policy)
@@ -95,11 +102,12 @@ def test_a_conflict_is_one_line_that_names_the_holder(new_task: NewTask, log: An
 def test_receivers_of_a_conflict_get_the_task_and_the_error(
     new_task: NewTask, conflicts: Any
 ) -> None:
-    message = message_of(new_task())
-    outcomes.announce(message, HELD, "skip")
+    message, held = message_of(new_task()), LockHeld("t", owner=HOLDER)
+    outcomes.announce(message, held, "skip")
     [told] = conflicts
     assert told["sender"] is message.task
-    assert (told["task_id"], told["error"], told["becomes"]) == ("task-1", HELD, "skip")
+    assert (told["task_id"], told["error"], told["becomes"]) == ("task-1", held, "skip")
+    assert held.task_name == "t"
     assert told["at"] == "execution"
 
 
@@ -131,6 +139,7 @@ def test_a_skipped_execution_stores_what_get_raises(new_task: NewTask) -> None:
     stored = task.AsyncResult("task-1")
     assert stored.state == "REVOKED"
     assert stored.result.args == caught.value.duplicate.args
+    assert str(caught.value) == str(caught.value.duplicate)
     assert stored.result.args == ("t", "holder", 20.0, task.name, "host", 970.5)
 
 
@@ -188,6 +197,21 @@ def test_an_eager_result_of_a_skipped_execution_is_the_duplicate(
     assert isinstance(result.result, DuplicateTask)
 
 
+def test_a_skipped_member_of_a_chord_is_reported_to_it(
+    new_task: NewTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its request, which names the chord: or its body would wait for ever."""
+    reported: list[Any] = []
+    message = message_of(new_task(), chord={"task": "t"})
+    backend = message.task.backend
+    monkeypatch.setattr(
+        backend, "on_chord_part_return", lambda request, *_, **__: reported.append(request)
+    )
+    with pytest.raises(outcomes.Skipped):
+        outcomes.store_skipped(message, HELD)
+    assert reported == [message.request]
+
+
 # --- requeued -------------------------------------------------------------------------------------
 
 
@@ -195,7 +219,8 @@ def test_a_rescheduled_message_ends_as_retry_with_its_slot(
     new_task: NewTask, published: Any
 ) -> None:
     slot = Reservation("t%next", WAITING)
-    message = message_of(new_task(), headers={PUBLICATION_HEADER: NONCE})
+    expires = "2999-01-01T00:00:00+00:00"
+    message = message_of(new_task(), headers={PUBLICATION_HEADER: NONCE}, expires=expires)
     with pytest.raises(Retry) as caught:
         outcomes.reschedule(message, HELD, 20.0, slot)
     assert caught.value.exc is HELD
@@ -203,6 +228,7 @@ def test_a_rescheduled_message_ends_as_retry_with_its_slot(
     [headers] = published
     assert headers[HEADER] == ["t%next", WAITING]
     assert headers[PUBLICATION_HEADER] == NONCE
+    assert headers["expires"] == expires
 
 
 @pytest.mark.parametrize("late", [True, False])
@@ -235,11 +261,14 @@ def test_a_copy_that_is_not_parked_comes_again_if_acked_late(broken: NewTask) ->
     assert caught.value.requeue  # type: ignore[attr-defined]
 
 
-def test_a_copy_that_is_not_parked_is_logged_if_acked_early(broken: NewTask, log: Any) -> None:
+def test_a_copy_that_is_not_parked_is_logged_if_acked_early(
+    broken: NewTask, log: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(Ignore):
         outcomes.park(message_of(broken(acks_late=False)), HELD, 20.0)
     line = "copy not parked, its message is acknowledged task=t task_id=task-1"
     assert log() == [("WARNING", line)]
+    assert caplog.records[-1].exc_info
 
 
 # --- left to another copy -------------------------------------------------------------------------
@@ -260,7 +289,7 @@ def test_a_copy_of_a_handled_message_is_discarded(
 def test_a_run_that_lost_its_lease_to_a_copy_is_requeued(new_task: NewTask, log: Any) -> None:
     with pytest.raises(Reject) as caught:
         outcomes.leave_to_copy(message_of(new_task()))
-    assert caught.value.requeue  # type: ignore[attr-defined]
+    assert caught.value.args == ("another copy of this message runs", True)
     line = "lease lost to a copy, message requeued key=t task=t task_id=task-1"
     assert log() == [("INFO", line)]
 
@@ -268,7 +297,7 @@ def test_a_run_that_lost_its_lease_to_a_copy_is_requeued(new_task: NewTask, log:
 def test_a_cancelled_greenlets_message_is_requeued(new_task: NewTask, log: Any) -> None:
     with pytest.raises(Reject) as caught:
         outcomes.leave_to_broker(message_of(new_task(acks_late=True)))
-    assert caught.value.requeue  # type: ignore[attr-defined]
+    assert caught.value.args == ("the worker cancelled this run", True)
     line = "run cancelled, message requeued key=t task=t task_id=task-1"
     assert log() == [("INFO", line)]
 

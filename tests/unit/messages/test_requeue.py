@@ -21,6 +21,7 @@ from celery_redlock.messages.headers import (
     DELIVERIES_HEADER,
     PUBLICATION_HEADER,
     REDELIVERED,
+    SERIALIZER,
     is_redelivered,
     nonce_in,
 )
@@ -87,6 +88,12 @@ def test_it_comes_back_before_it_expires(other: Celery, delaying: Celery) -> Non
     assert countdown(delaying, 28.9, expires) <= 29
 
 
+def test_it_waits_for_half_the_time_that_the_broker_leaves_it_to_a_worker(other: Celery) -> None:
+    assert countdown(other, 1e6) == 1800.0
+    other.conf.broker_transport_options = {"visibility_timeout": 600}
+    assert countdown(other, 1e6) == 300.0
+
+
 def test_a_message_that_was_delayed_goes_back_to_its_queue(delaying: Celery) -> None:
     assert queue_of(delaying, "celery_delayed_delivery", f"{DELAY}second") == "second"
     assert queue_of(delaying, "work", "second") == "second"
@@ -106,13 +113,15 @@ class Body(Task):  # type: ignore[type-arg]
     name = "requeued"
 
 
-def new_task(*, late: bool) -> tuple[Any, list[dict[str, Any]]]:
+def new_task(*, late: bool, app: Celery | None = None) -> tuple[Any, list[dict[str, Any]]]:
     """Return a task, and the options of what is published of it."""
     published: list[dict[str, Any]] = []
     task: Any = Body()
-    task.bind(new_app("redis://", "classic"))
+    task.bind(app or new_app("redis://", "classic"))
     task.acks_late = late
-    task.apply_async = lambda args, kwargs, **options: published.append(options)
+    task.apply_async = lambda args, kwargs, **options: published.append(
+        {"args": args, "kwargs": kwargs, **options}
+    )
     return task, published
 
 
@@ -127,6 +136,48 @@ def requeued_as(request_: dict[str, Any], *, late: bool = True) -> dict[str, Any
     request = Context(id="task-1", args=[], kwargs={}, **request_)
     requeue.requeue_message(task, request, 1.0, {"more": 1}, expires=None)
     return published[0]
+
+
+def test_a_message_goes_back_as_it_was_published(delaying: Celery) -> None:
+    task, published = new_task(late=True, app=delaying)
+    request = Context(
+        id="task-1", args=[1], kwargs={"b": 2}, retries=3, argsrepr="(hidden)",
+        kwargsrepr="{hidden}", delivery_info={"exchange": "work", "routing_key": "second"},
+        **{SERIALIZER: "pickle"},
+    )  # fmt: skip
+    countdown = requeue.requeue_message(task, request, 10.0, {}, expires="2999-01-01T00:00:00")
+    [options] = published
+    assert 9 <= countdown <= 11
+    expected = {
+        "args": (1,), "kwargs": {"b": 2}, "retries": 3, "argsrepr": "(hidden)",
+        "kwargsrepr": "{hidden}", "queue": "second", "expires": "2999-01-01T00:00:00",
+        "serializer": "pickle", "countdown": countdown,
+    }  # fmt: skip
+    assert {name: options[name] for name in expected} == expected
+    assert options["producer"], "one that confirms"
+
+
+def test_a_message_does_not_say_what_its_own_did_not() -> None:
+    options = requeued_as({})
+    assert "serializer" not in options
+    assert options["argsrepr"] is options["kwargsrepr"] is None
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_message_that_is_not_published_comes_again_if_acked_late(late: bool) -> None:
+    error = OperationalError("gone")
+    task, _ = new_task(late=late)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise error
+
+    task.apply_async = refuse
+    with pytest.raises(Reject if late else OperationalError) as caught:
+        requeue.requeue_message(task, Context(id="task-1", args=[], kwargs={}), 1.0, {}, expires=0)
+    if late:
+        assert (caught.value.reason, caught.value.requeue) == (error, True)  # type: ignore[attr-defined]
+    else:
+        assert caught.value is error
 
 
 def test_a_message_keeps_headers_publication_and_id() -> None:
@@ -202,6 +253,7 @@ def test_a_retry_that_is_not_published_puts_its_message_back(
     else:
         assert isinstance(ending, Reject)
         assert ending.requeue is (becomes == "put back")  # type: ignore[attr-defined]
+        assert ending.reason is error  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("retry_has_run", [False, True])
@@ -226,13 +278,20 @@ def test_what_was_requeued_does_not_run_after_its_own_retry(
 
 
 def bounded(
-    headers: dict[str, Any], *, redelivered: bool = True, late: bool = True, queue: Any = None
+    headers: dict[str, Any],
+    *,
+    redelivered: bool = True,
+    late: bool = True,
+    queue: Any = None,
+    expires: Any = None,
 ) -> tuple[Any, list[dict[str, Any]]]:
     """Return how a message ends that may be delivered again 3 times, and what is published."""
     task, published = new_task(late=late)
     task.app.conf.task_queues = [Queue("work", routing_key="work", queue_arguments=queue)]
     info = {"redelivered": redelivered, "exchange": "", "routing_key": "work"}
-    request = Context(id="task-1", args=[], kwargs={}, headers=headers, delivery_info=info)
+    request = Context(
+        id="task-1", args=[], kwargs={}, headers=headers, delivery_info=info, expires=expires
+    )
     try:
         requeue.bound_deliveries(task, request, 3)
     except (Ignore, Reject) as ending:
@@ -240,12 +299,17 @@ def bounded(
     return None, published
 
 
-@pytest.mark.parametrize("queue", [{}, {"x-delivery-limit": 3}], ids=str)
-def test_a_message_is_rejected_when_it_was_delivered_too_often(queue: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "queue",
+    # The setting, the queue's own, and what is no limit.
+    [None, {}, *({"x-delivery-limit": limit} for limit in (3, 0, -1, "9"))],
+    ids=str,
+)
+def test_a_message_is_rejected_when_it_was_delivered_too_often(queue: Any) -> None:
     assert bounded({"x-delivery-count": 3}, queue=queue) == (None, [])
     ending, published = bounded({"x-delivery-count": 4}, queue=queue)
     assert isinstance(ending, Reject)
-    assert ending.args[1] is False
+    assert ending.args == ("delivered 4 times before", False)
     ending, _ = bounded({"x-delivery-count": 2, DELIVERIES_HEADER: 2}, queue=queue)
     assert isinstance(ending, Reject)
     assert published == []
@@ -255,6 +319,17 @@ def test_the_limit_of_its_queue_comes_before_the_setting() -> None:
     limit = {"x-delivery-limit": 5}
     assert bounded({"x-delivery-count": 5}, queue=limit) == (None, [])
     assert isinstance(bounded({"x-delivery-count": 6}, queue=limit)[0], Reject)
+
+
+def test_a_queue_may_forbid_all_but_one_return() -> None:
+    ending, _ = bounded({"x-delivery-count": 2}, queue={"x-delivery-limit": 1})
+    assert isinstance(ending, Reject)
+
+
+def test_a_message_that_is_requeued_to_be_counted_comes_back_at_once() -> None:
+    _, [options] = bounded({}, expires="2999-01-01T00:00:00")
+    assert options["countdown"] == 0.1
+    assert options["expires"] == "2999-01-01T00:00:00"
 
 
 def test_where_returns_are_uncounted_a_message_keeps_its_count() -> None:

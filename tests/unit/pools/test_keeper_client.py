@@ -255,6 +255,25 @@ def test_an_interrupt_anywhere_leaves_all_rows_to_the_next_task(
     assert points > 50
 
 
+def test_a_lease_that_ends_while_nobody_keeps_it_interrupts_the_body(
+    table: SharedLeaseTable, pipe: Pipe
+) -> None:
+    expired: list[str] = []
+    clock = FakeClock(0.0)
+    redlock = cast(TaskLock, SimpleNamespace(clock=clock))
+    child = KeeperClient(pipe.writing, table, 3, redlock, lambda: expired.append("now"))
+    watched: list[Lease] = []
+    vars(child._watch)["add"] = watched.append
+    lease = new_lease()
+    lease.backing.refresh = None
+    assert register(child, lease)
+    assert watched == [lease]
+    clock.time = lease.deadline
+    lease.clock.time = lease.deadline  # type: ignore[attr-defined]
+    assert child._watch.check() == math.inf
+    assert expired == ["now"]
+
+
 # --- attempts -------------------------------------------------------------------------------------
 
 

@@ -44,8 +44,9 @@ class Stage:
         done: str | None = "mark",
         comes_again: bool | None = None,
         min_hold_until: float = 0.0,
+        task_id: str = "task-1",
     ) -> HeldLease:
-        lease = Lease("k", new_owner("task-1"), 7, 10_000, deadline=10.0, clock=self.clock)
+        lease = Lease("k", new_owner(task_id), 7, 10_000, deadline=10.0, clock=self.clock)
         record = LeaseRecord.of(
             lease,
             pid=1,
@@ -103,6 +104,45 @@ def test_the_outcome_of_another_task_changes_nothing(stage: Stage) -> None:
     assert stage.nodes.released == [(0.0, "mark", PROVISIONAL_S)]
 
 
+def test_an_outcome_is_for_its_own_task_among_many(stage: Stage) -> None:
+    for task_id in ("task-1", "task-2", "task-3"):
+        stage.orphans.add_held(stage.held(done=task_id, task_id=task_id))
+    stage.step()
+    stage.nodes.released.clear()
+    stage.orphans.record_task_outcome("task-2", comes_again=False)
+    stage.step()
+    assert stage.nodes.released == [(0.0, "task-2", DONE_S)]
+    stage.orphans.record_task_outcome("task-2", comes_again=False)
+    stage.orphans.record_task_outcome("task-3", comes_again=False)
+    stage.step()
+    assert stage.nodes.released[1:] == [(0.0, "task-3", DONE_S)], "each once"
+
+
+def test_a_lease_without_a_mark_waits_for_no_outcome(stage: Stage) -> None:
+    stage.orphans.add_held(stage.held(done=None))
+    stage.step()
+    stage.orphans.record_task_outcome("task-1", comes_again=False)
+    stage.step()
+    assert stage.nodes.released == [(0.0, None, PROVISIONAL_S)]
+
+
+def test_the_mark_of_a_known_outcome_is_not_set_again(stage: Stage) -> None:
+    stage.orphans.add_held(stage.held(comes_again=False))
+    stage.step()
+    stage.orphans.record_task_outcome("task-1", comes_again=False)
+    stage.step()
+    assert stage.nodes.released == [(0.0, "mark", DONE_S)]
+
+
+def test_an_outcome_counts_for_a_minute(stage: Stage) -> None:
+    stage.orphans.add_held(stage.held())
+    stage.step()
+    stage.clock.move(60.0)
+    stage.orphans.record_task_outcome("task-1", comes_again=False)
+    stage.step()
+    assert len(stage.nodes.released) == 2
+
+
 def test_an_outcome_after_a_minute_changes_nothing(stage: Stage) -> None:
     stage.orphans.add_held(stage.held())
     stage.step()
@@ -110,6 +150,67 @@ def test_an_outcome_after_a_minute_changes_nothing(stage: Stage) -> None:
     stage.orphans.record_task_outcome("task-1", comes_again=False)
     stage.step()
     assert len(stage.nodes.released) == 1
+
+
+def test_one_release_that_fails_holds_up_no_other(stage: Stage) -> None:
+    failing, other = stage.held(done="failing"), stage.held(done="other")
+    release = stage.nodes.release
+
+    def release_or_fail(lease: Lease, **how: Any) -> None:
+        if lease is failing.lease:
+            raise QuorumUnavailable("k", {}, 1, "release")
+        release(lease, **how)
+
+    stage.nodes.release = release_or_fail  # type: ignore[method-assign]
+    stage.orphans.add_held(failing)
+    stage.orphans.add_held(other)
+    stage.step()
+    assert stage.nodes.released == [(0.0, "other", PROVISIONAL_S)]
+
+
+class Attempts:
+    """Attempts of dead processes, each of which made one, and the nodes that release them."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.made: list[tuple[float, str]] = []
+        self.is_down = False
+        stage.nodes.release = self.release  # type: ignore[method-assign]
+
+    def add(self, owner: str, ttl: float = 10.0) -> None:
+        lease = Lease(
+            "k", owner, 0, round(ttl * 1000), self.stage.clock.now() + ttl, self.stage.clock
+        )
+        self.stage.orphans.add_attempt(lease)
+
+    def release(self, lease: Lease, **_: Any) -> None:
+        self.made.append((self.stage.clock.now(), lease.owner))
+        if self.is_down:
+            raise QuorumUnavailable("k", {}, 1, "release")
+
+    def step_until(self, end: float) -> None:
+        while self.stage.clock.now() < end:
+            self.stage.step()
+            self.stage.clock.move(0.03125)
+
+
+def test_an_attempt_is_released_twice_for_a_late_grant(stage: Stage) -> None:
+    attempts = Attempts(stage)
+    attempts.add("a")
+    attempts.step_until(0.5)
+    attempts.add("b")
+    attempts.step_until(5.0)
+    assert attempts.made == [(0.0, "a"), (0.5, "b"), (1.0, "a"), (1.5, "b")]
+    assert not stage.orphans
+
+
+def test_the_release_of_an_attempt_is_repeated_while_its_lock_may_stand(stage: Stage) -> None:
+    attempts = Attempts(stage)
+    attempts.is_down = True
+    attempts.add("a", ttl=0.25)
+    attempts.step_until(5.0)
+    assert attempts.made == [(0.0625 * number, "a") for number in range(5)]
+    assert not stage.orphans
 
 
 def test_a_key_stays_for_the_rest_of_its_min_hold(stage: Stage) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,15 +15,17 @@ from kombu.exceptions import OperationalError
 from celery_redlock import LockHeld, QuorumUnavailable, SingletonTask
 from celery_redlock.config.declared_options import lock_options
 from celery_redlock.config.options import Lifetime
-from celery_redlock.messages.headers import TICK_HEADER
+from celery_redlock.messages.headers import PUBLICATION_HEADER, TICK_HEADER, nonce_in
 from celery_redlock.messages.reservation import HEADER
-from celery_redlock.redlock.lease import is_reservation, new_owner, task_of
+from celery_redlock.redlock.lease import is_reservation, new_owner, publication_of, task_of
+from celery_redlock.signals import lock_unavailable
 from celery_redlock.task import publication
 from celery_redlock.task.publication import is_from_beat, is_retry_of, message_ttl, reserved_key
 from celery_redlock.throttled_log import ThrottledLog
 from tests.support.fakes.forged import HOLDER, WAITING, NewTask, deliver
 from tests.support.fakes.one_node import OneNode
 
+NONCE = "0123456789abcdef"
 RESERVED = {
     "while_executing": None,
     "until_executing": "t",
@@ -54,6 +57,7 @@ def test_a_call_reserves_the_key_of_its_lifetime(
     if key:
         owner = node.owner_of(key)
         assert is_reservation(owner)
+        assert publication_of(owner) == nonce_in(headers)
         assert task_of(owner) == result.id == headers["id"]
         assert headers[HEADER] == [key, owner]
     else:
@@ -105,10 +109,11 @@ def at(seconds: float) -> dt.datetime:
     ("options", "ttl"),
     [
         ({}, 3600),
+        ({"countdown": 0.5}, 3600.5),
         ({"countdown": 600}, 4200),
-        ({"eta": 1000}, 4600),
-        ({"eta": -1000}, 3600),
+        ({"countdown": -600}, 3600),
         ({"expires": 600}, 601),
+        ({"expires": 0.5}, 1.5),
         ({"expires": -600}, 1),
         ({"countdown": 600, "expires": 9000}, 4200),
     ],
@@ -117,9 +122,14 @@ def at(seconds: float) -> dt.datetime:
 def test_a_reservation_lasts_as_long_as_its_message_may_wait(
     options: dict[str, Any], ttl: float
 ) -> None:
-    given = {**options, "eta": at(options["eta"])} if "eta" in options else options
     lock = lock_options("t", {"lock_lifetime": "until_executed"}, {}, max_ttl=60.0)
-    assert message_ttl(lock, given) == pytest.approx(ttl, abs=60)
+    assert message_ttl(lock, options) == ttl
+
+
+@pytest.mark.parametrize(("eta", "ttl"), [(1000, 4600), (-1000, 3600)])
+def test_a_reservation_lasts_until_after_the_eta(eta: float, ttl: float) -> None:
+    lock = lock_options("t", {"lock_lifetime": "until_executed"}, {}, max_ttl=60.0)
+    assert message_ttl(lock, {"eta": at(eta)}) == pytest.approx(ttl, abs=60)
 
 
 def test_a_throttle_lasts_for_its_ttl_whatever_the_message() -> None:
@@ -148,6 +158,8 @@ def test_a_duplicate_is_announced_with_the_policy(
     new_task(lock_lifetime="until_executed").apply_async(task_id="mine")
     [told] = conflicts
     assert (told["task_id"], told["error"].key, told["becomes"]) == ("mine", "t", "skip")
+    assert (told["sender"].name, told["at"]) == ("t", "publish")
+    assert told["error"].task_name == "t"
     line = "not published key=t task=t holder_task_id=holder remaining_s=20.000 becomes=skip"
     assert log() == [("INFO", line)]
 
@@ -221,6 +233,32 @@ def test_without_a_quorum_raise_refuses_the_call(
     assert published == []
 
 
+@pytest.mark.parametrize(
+    ("policy", "becomes"),
+    [("raise", "raise"), ("reschedule", "unreserved"), ("run", "unreserved")],
+)
+def test_receivers_are_told_of_a_call_without_a_quorum(
+    new_task: NewTask, node: OneNode, policy: str, becomes: str
+) -> None:
+    told: list[dict[str, Any]] = []
+
+    def note(signal: Any, **fields: Any) -> None:
+        told.append(fields)
+
+    node.is_up = False
+    task = new_task(lock_lifetime="until_executed", lock_on_unavailable=policy)
+    lock_unavailable.connect(note)
+    try:
+        with suppress(QuorumUnavailable):
+            assert task.apply_async(task_id="mine").id == "mine"
+    finally:
+        lock_unavailable.disconnect(note)
+    [one] = told
+    assert one.pop("sender").name == "t"
+    assert isinstance(one.pop("error"), QuorumUnavailable)
+    assert one == {"task_id": "mine", "becomes": becomes}
+
+
 @pytest.mark.parametrize("error", [OperationalError, KeyboardInterrupt])
 def test_a_call_that_is_not_published_releases_its_reservation(
     new_task: NewTask, node: OneNode, error: type[BaseException]
@@ -269,11 +307,14 @@ def retrying(app: Celery) -> Callable[..., Any]:
 def test_a_run_hands_its_lock_over_to_its_retry(
     retrying: Callable[..., Any], node: OneNode, published: Any
 ) -> None:
-    deliver(retrying(lock_key=[], lock_lifetime="until_executed"))
+    carried = {PUBLICATION_HEADER: NONCE}
+    deliver(retrying(lock_key=[], lock_lifetime="until_executed"), headers=carried)
     [headers] = published
     owner = node.owner_of("t")
     assert is_reservation(owner)
     assert headers[HEADER] == ["t", owner]
+    assert task_of(owner) == headers["id"] == "task-1"
+    assert publication_of(owner) == nonce_in(headers) == NONCE
     assert node.held["t"][1] == pytest.approx(node.clock.now() + 3601, abs=5)
 
 
@@ -283,6 +324,7 @@ def test_a_run_of_another_lifetime_hands_nothing_over(
 ) -> None:
     deliver(retrying(lock_key=[], lock_lifetime=lifetime))
     [headers] = published
+    assert headers["id"] == "task-1"
     assert HEADER not in headers
     assert node.held == {}
 

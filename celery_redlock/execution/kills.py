@@ -40,11 +40,14 @@ def ends_task(task: Task[Any, Any], request: Context, error: BaseException) -> b
     """
     if is_greenlet_exit(error):
         return is_revoked(request)
-    if not is_greenlet_timeout(error):
-        return False
+    return is_greenlet_timeout(error) and not comes_again_on_timeout(task)
+
+
+def comes_again_on_timeout(task: Task[Any, Any]) -> bool:
+    """Return whether the message of a task that has exceeded its time limit comes again."""
     # Up to Celery 5.6, one attribute decides about both timeouts and failures.
     acks = getattr(task, "acks_on_timeout", task.acks_on_failure_or_timeout)
-    return bool(acks or not task.acks_late)
+    return bool(task.acks_late and not acks)
 
 
 def await_outcome(run: Run) -> None:

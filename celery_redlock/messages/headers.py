@@ -137,7 +137,7 @@ def _deaths(headers: Mapping[str, Any] | None) -> int:
     deaths = 0
     for entry in entries:
         if isinstance(entry, dict) and not _DELAYING_QUEUE.search(str(entry.get("queue"))):
-            count = entry.get("count", 1)
+            count = entry.get("count")
             deaths += count if isinstance(count, int) else 1
     return deaths
 

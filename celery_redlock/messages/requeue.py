@@ -82,7 +82,6 @@ def requeue_message(
         request,
         queue=queue_of(task.app, request),
         countdown=countdown,
-        retries=request.retries,
         headers=headers,
         expires=expires,
         # As the caller gave them, perhaps to hide arguments from logs and monitors.
@@ -125,7 +124,7 @@ def ending_of_failed_retry(task: Task[Any, Any], rejected: Reject) -> BaseExcept
         A Reject that requeues the delivered message, if the broker failed and the message is not
         acknowledged yet. Or the exception that interrupted the publication. Or `rejected`.
     """
-    reason: Any = getattr(rejected, "reason", None)
+    reason: Any = rejected.reason  # type: ignore[attr-defined]
     if isinstance(reason, LeaseLost | SoftTimeLimitExceeded):
         return reason
     if task.acks_late and is_refusal(task.app, reason):
@@ -167,7 +166,9 @@ def _origin(app: Any, request: Context) -> Any:
     exchange, key = delivery.get("exchange"), str(delivery.get("routing_key"))
     if not exchange:
         return app.amqp.queues.get(key)
-    is_delayed, key = _DELAY.match(key), _DELAY.sub("", key, count=1)
+    is_delayed = _DELAY.match(key)
+    if is_delayed:
+        key = key[is_delayed.end() :]
     for queue in app.amqp.queues.values():
         if queue.routing_key == key and (is_delayed or queue.exchange.name == exchange):
             return queue
@@ -204,7 +205,7 @@ def bound_deliveries(task: Task[Any, Any], request: Context, limit: int) -> None
             "message delivered too often, rejected task=%s task_id=%s deliveries=%d limit=%d",
             task.name, request.id, count, limit,
         )  # fmt: skip
-        raise Reject(f"delivered {count} times before", requeue=False)
+        raise Reject(f"delivered {count} times before")
     if is_flagged(request) and not is_counted_by_broker(request):
         headers = {COPY_HEADER: REDELIVERED}
         requeue_message(task, request, 0.0, headers, expires=request.expires)
@@ -214,4 +215,4 @@ def bound_deliveries(task: Task[Any, Any], request: Context, limit: int) -> None
 def _limit_of_queue(app: Any, request: Context) -> int:
     queue = _origin(app, request)
     limit = (queue.queue_arguments or {}).get("x-delivery-limit") if queue else None
-    return limit if isinstance(limit, int) and limit > 0 else 0
+    return max(limit, 0) if isinstance(limit, int) else 0

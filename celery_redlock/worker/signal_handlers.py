@@ -94,10 +94,8 @@ def _on_failure(
     **_kwargs: Any,
 ) -> None:
     """In the main process: handle the end of a task whose process died, or will be killed."""
-    # Up to Celery 5.6, one attribute decides about both timeouts and failures.
-    acks = getattr(sender, "acks_on_timeout", sender.acks_on_failure_or_timeout)
-    is_requeued = sender.acks_late and isinstance(exception, TimeLimitExceeded) and not acks
-    _record_task_outcome(task_id, comes_again=bool(is_requeued))
+    is_requeued = isinstance(exception, TimeLimitExceeded) and kills.comes_again_on_timeout(sender)
+    _record_task_outcome(task_id, comes_again=is_requeued)
     request = _received.get(str(task_id))
     if request and isinstance(exception, TimeLimitExceeded | WorkerLostError) and not is_requeued:
         release_reservation(sender, request.request_dict)

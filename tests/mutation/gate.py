@@ -35,9 +35,27 @@ MODULES = (
             "lease", "lock", "refusals", "release", "rounds", "task_lock", "unsettled",
         )
     ),
-    *(f"messages/{name}.py" for name in ("done_marks", "pending_slot", "reservation")),
-    *(f"execution/{name}.py" for name in ("entry", "execution")),
-    *(f"pools/{name}.py" for name in ("lease_record", "lease_table")),
+    *(
+        f"messages/{name}.py"
+        for name in ("done_marks", "headers", "pending_slot", "requeue", "reservation")
+    ),
+    *(
+        f"execution/{name}.py"
+        for name in (
+            "attempt", "entry", "execution", "kills", "message", "no_quorum", "outcomes", "pauses",
+            "run", "running",
+        )
+    ),
+    *(
+        f"execution/policies/{name}.py"
+        for name in ("coalesce", "complete", "raise_", "reschedule", "skip", "wait")
+    ),
+    *(
+        f"pools/{name}.py"
+        for name in ("lease_record", "lease_table", "orphaned_leases", "pool_process")
+    ),
+    "task/publication.py",
+    "worker/signal_handlers.py",
 )  # fmt: skip
 SCRIPTS = tuple(
     f"redlock/protocol/lua/{name}.lua" for name in ("grant", "confirm", "extend", "release")

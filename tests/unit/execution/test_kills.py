@@ -102,3 +102,15 @@ def test_a_greenlet_that_ends_after_its_outcome_leaves_its_mark(
     with pytest.raises(GreenletExit):
         deliver(new_task(app, GreenletExit))
     assert (node.done, extended) == ({MARK}, [MARK])
+
+
+@pytest.mark.parametrize("name", ["acks_on_timeout", "acks_on_failure_or_timeout"])
+@pytest.mark.parametrize("acks_late", [False, True])
+@pytest.mark.parametrize("acks", [False, True])
+def test_a_message_over_its_time_limit_comes_again_unless_it_is_acknowledged(
+    name: str, acks_late: bool, acks: bool
+) -> None:
+    """Up to Celery 5.6 by one attribute, which since decides about failures."""
+    given = {"acks_on_failure_or_timeout": not acks, name: acks}
+    task: Any = SimpleNamespace(acks_late=acks_late, **given)
+    assert kills.comes_again_on_timeout(task) is (acks_late and not acks)

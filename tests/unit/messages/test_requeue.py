@@ -98,6 +98,7 @@ def test_a_message_that_was_delayed_goes_back_to_its_queue(delaying: Celery) -> 
     assert queue_of(delaying, "celery_delayed_delivery", f"{DELAY}second") == "second"
     assert queue_of(delaying, "work", "second") == "second"
     assert queue_of(delaying, "elsewhere", "second") is None
+    assert queue_of(delaying, "celery_delayed_delivery", f"{DELAY}{DELAY}second") is None
     # Its queue's own rule holds: the queue's name is the key.
     assert queue_of(delaying, "", "second") is None
 
@@ -155,6 +156,13 @@ def test_a_message_goes_back_as_it_was_published(delaying: Celery) -> None:
     }  # fmt: skip
     assert {name: options[name] for name in expected} == expected
     assert options["producer"], "one that confirms"
+
+
+def test_a_message_goes_back_before_it_expires() -> None:
+    task, published = new_task(late=True)
+    request = Context(id="task-1", args=[], kwargs={})
+    assert requeue.requeue_message(task, request, 1000.0, {}, expires=31.0) == 30.0
+    assert published[0]["countdown"] == 30.0
 
 
 def test_a_message_does_not_say_what_its_own_did_not() -> None:
@@ -305,9 +313,17 @@ def bounded(
     [None, {}, *({"x-delivery-limit": limit} for limit in (3, 0, -1, "9"))],
     ids=str,
 )
-def test_a_message_is_rejected_when_it_was_delivered_too_often(queue: Any) -> None:
+def test_a_message_is_rejected_when_it_was_delivered_too_often(
+    queue: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("ERROR")
     assert bounded({"x-delivery-count": 3}, queue=queue) == (None, [])
+    assert caplog.messages == []
     ending, published = bounded({"x-delivery-count": 4}, queue=queue)
+    [line] = caplog.messages
+    assert line == (
+        "message delivered too often, rejected task=requeued task_id=task-1 deliveries=4 limit=3"
+    )
     assert isinstance(ending, Reject)
     assert ending.args == ("delivered 4 times before", False)
     ending, _ = bounded({"x-delivery-count": 2, DELIVERIES_HEADER: 2}, queue=queue)

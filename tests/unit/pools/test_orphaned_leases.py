@@ -143,6 +143,18 @@ def test_an_outcome_counts_for_a_minute(stage: Stage) -> None:
     assert len(stage.nodes.released) == 2
 
 
+@pytest.mark.parametrize(("comes_again", "mark"), [(False, "mark"), (True, None)])
+def test_an_outcome_that_is_known_stays_known(
+    stage: Stage, comes_again: bool, mark: str | None
+) -> None:
+    stage.orphans.add_held(stage.held(comes_again=comes_again))
+    stage.orphans.record_task_outcome("task-2", comes_again=not comes_again)
+    stage.step()
+    [(_, done, ttl)] = stage.nodes.released
+    assert done == mark
+    assert ttl in (DONE_S, 0.0)
+
+
 def test_an_outcome_after_a_minute_changes_nothing(stage: Stage) -> None:
     stage.orphans.add_held(stage.held())
     stage.step()
@@ -202,6 +214,14 @@ def test_an_attempt_is_released_twice_for_a_late_grant(stage: Stage) -> None:
     attempts.step_until(5.0)
     assert attempts.made == [(0.0, "a"), (0.5, "b"), (1.0, "a"), (1.5, "b")]
     assert not stage.orphans
+
+
+def test_a_late_grant_is_released_as_long_as_it_may_stand(stage: Stage) -> None:
+    attempts = Attempts(stage)
+    attempts.add("a", ttl=1.0)
+    attempts.add("b", ttl=0.9)
+    attempts.step_until(5.0)
+    assert attempts.made == [(0.0, "a"), (0.0, "b"), (1.0, "a")]
 
 
 def test_the_release_of_an_attempt_is_repeated_while_its_lock_may_stand(stage: Stage) -> None:

@@ -215,6 +215,7 @@ def test_without_a_quorum_a_call_is_published_unreserved(
     node.is_up = True
     task.delay()
     assert [HEADER in headers for headers in published] == [False, False, True]
+    assert "error=cannot lock 't'" in log()[0][1]
     lines = [(level, line.partition(" error=")[0]) for level, line in log()]
     assert lines == [
         ("WARNING", "published without a reservation key=t count=1"),
@@ -288,6 +289,9 @@ def test_a_retry_has_the_runs_id_and_more_retries(
 ) -> None:
     running = Context(id="task-1", retries=2)
     assert is_retry_of(running, task_id, {"retries": retries}) is expected
+    first = Context(id="task-1")
+    assert is_retry_of(first, task_id, {"retries": retries}) is (task_id == "task-1")
+    assert not is_retry_of(first, task_id, {})
 
 
 @pytest.fixture
@@ -327,6 +331,16 @@ def test_a_run_of_another_lifetime_hands_nothing_over(
     assert headers["id"] == "task-1"
     assert HEADER not in headers
     assert node.held == {}
+
+
+def test_a_run_without_a_lock_hands_nothing_over(
+    retrying: Callable[..., Any], node: OneNode, published: Any
+) -> None:
+    node.is_up = False
+    options = {"lock_lifetime": "until_executed", "lock_on_unavailable": "run"}
+    deliver(retrying(lock_key=[], **options))
+    [headers] = published
+    assert (headers["retries"], HEADER in headers) == (1, False)
 
 
 def test_a_retry_with_other_arguments_does_not_get_the_lock(

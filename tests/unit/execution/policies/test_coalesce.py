@@ -30,8 +30,9 @@ def becoming(conflicts: list[dict[str, Any]]) -> list[tuple[str, str]]:
 def test_the_first_duplicate_is_requeued_with_the_pending_slot(
     task: Any, node: OneNode, published: Any, conflicts: Any
 ) -> None:
-    deliver(task)
+    ended = deliver(task)
     assert task.AsyncResult("task-1").state == "RETRY"
+    assert ended.info.retval.exc.owner == HOLDER
     [headers] = published
     owner = node.owner_of("t%next")
     assert is_reservation(owner)

@@ -23,8 +23,9 @@ def test_a_duplicate_is_requeued_with_its_id_and_retries(
     task: Any, node: OneNode, published: Any, conflicts: Any
 ) -> None:
     node.held["t"] = HOLDER, 1e9
-    deliver(task, retries=2)
+    ended = deliver(task, retries=2)
     assert task.AsyncResult("task-1").state == "RETRY"
+    assert ended.info.retval.exc.owner == HOLDER
     [headers] = published
     assert (headers["id"], headers["retries"]) == ("task-1", 2)
     assert task.runs == []

@@ -89,4 +89,6 @@ def test_a_slot_that_has_no_quorum_is_not_renewed_and_logged(
     assert message_of(new_task(), headers=SLOT.header).renew_pending_slot(5.0) is None
     [(level, line)] = log()
     assert level == "WARNING"
-    assert line.startswith("pending slot not renewed, message requeued without it key=t error=cannot")
+    assert line.startswith(
+        "pending slot not renewed, message requeued without it key=t error=cannot"
+    )

@@ -48,7 +48,7 @@ class Nodes(TaskLock):
         self.kept[lease.owner] = keep
 
     def reserve(self, key: str, ttl: float, **how: Any) -> Lease:
-        self.reserved.append(how)
+        self.reserved.append({"key": key, "ttl": ttl, **how})
         return Lease(key, how["owner"], 2, 30_000, self.clock.now() + ttl, self.clock)
 
     def acquire_for_task(
@@ -144,6 +144,8 @@ def test_a_lock_is_handed_over_from_its_own_lease_only() -> None:
     run.end(None)
     assert nodes.reserved == [
         {
+            "key": "k",
+            "ttl": 3600.0,
             "label": "task-1",
             "supersedes": run.lease.owner,
             "owner": "told:task-1@host",

@@ -17,7 +17,12 @@ from celery_redlock.messages.done_marks import (
     mark_to_leave,
     refuse_unwritable,
 )
-from celery_redlock.messages.headers import COPY_HEADER, PUBLICATION_HEADER, TICK_HEADER
+from celery_redlock.messages.headers import (
+    COPY_HEADER,
+    ONCE_MORE_HEADER,
+    PUBLICATION_HEADER,
+    TICK_HEADER,
+)
 from celery_redlock.pools.orphaned_leases import PROVISIONAL_S
 from celery_redlock.redlock.errors import AlreadyDone
 
@@ -53,6 +58,14 @@ def test_the_label_of_a_retry_is_that_of_its_message() -> None:
     run = Context(id="task-1", retries=1, headers=headers)
     retry = Context(id="task-1", retries=2, headers=headers)
     assert done_label_of_retry(run) == done_label(retry) == f"task-1/2/{NONCE}"
+
+
+def test_a_run_once_more_and_its_retry_have_marks_of_their_own() -> None:
+    first, again = (request_of(headers={ONCE_MORE_HEADER: nonce}) for nonce in ("", NONCE[::-1]))
+    assert done_label(first) == f"task-1/0/{NONCE}"
+    assert done_label(again) == f"task-1/0/{NONCE}+{NONCE[::-1]}"
+    retry = Context(id="task-1", retries=1, headers=again.headers)
+    assert done_label_of_retry(again) == done_label(retry) != done_label_of_retry(first)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -516,6 +518,22 @@ def test_a_release_that_fails_keeps_no_lease_from_its_renewal(stage: Stage) -> N
         stage.clock.move(1.0)
     assert stage.lost == []
     assert len(stage.rounds) > 5
+
+
+def test_the_last_lease_may_be_forgotten_while_the_next_extension_is_looked_for(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another thread, which releases it."""
+
+    class Forgotten(dict[Lease, Any]):
+        def values(self) -> Any:
+            self.clear()
+            return super().values()
+
+    lease = stage.keep()
+    monkeypatch.setattr(stage.keeper, "_kept", Forgotten(stage.keeper._kept))
+    assert stage.keeper._next_due_at() == math.inf
+    assert lease not in stage.keeper.kept()
 
 
 def test_after_a_fork_the_parent_s_leases_are_the_parent_s(stage: Stage) -> None:

@@ -148,16 +148,20 @@ class UnsettledReleases:
 
         An error, of memory that runs out or raised by another thread, leaves it to the next call.
         """
+        taken, owner = self._taken, release.owner
+        before = taken.get(owner)
         try:
-            self._taken[release.owner] = _Taken(release)
+            taken[owner] = _Taken(release)
             # Either the caller settles it or the keeper takes it: this is a single operation. And
             # the last one here, so that none that is gone from there is missing here.
-            del self._pending[release.owner]
-        except KeyError:
-            del self._taken[release.owner]
-            return False
-        except BaseException:
-            self._taken.pop(release.owner, None)
+            del self._pending[owner]
+        except BaseException as error:
+            if before:
+                taken[owner] = before
+            else:
+                taken.pop(owner, None)
+            if isinstance(error, KeyError):
+                return False
             raise
         return True
 

@@ -176,18 +176,31 @@ def test_a_release_behind_one_that_is_not_due_is_made(stage: Stage) -> None:
     assert stage.owners() == ["owner"]
 
 
-def test_a_release_that_its_caller_settles_meanwhile_is_not_taken(stage: Stage) -> None:
-    class Settled(dict[str, ReleaseRequest]):
-        def values(self) -> Any:
-            found = list(super().values())
-            self.clear()
-            return found
+class Settled(dict[str, ReleaseRequest]):
+    """Releases that their callers settle just before the keeper takes them."""
 
+    def values(self) -> Any:
+        found = list(super().values())
+        self.clear()
+        return found
+
+
+def test_a_release_that_its_caller_settles_meanwhile_is_not_taken(stage: Stage) -> None:
     stage.releases._pending = Settled(owner=REQUEST)
     stage.clock.time = 1005.0
     assert not stage.releases.work(1.0)
     assert stage.made == []
     assert len(stage.releases) == 0
+
+
+def test_an_earlier_release_of_its_owner_is_still_made(stage: Stage) -> None:
+    stage.releases.add(REQUEST)
+    stage.clock.time = 1005.0
+    assert stage.releases.work(1.0)
+    stage.releases._pending = Settled(owner=REQUEST)
+    assert not stage.releases.work(1.0)
+    stage.work_until(1060.0)
+    assert stage.made == [(1005.0, "owner"), (1006.0, "owner")]
 
 
 class Struck(dict[str, Any]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,23 +19,6 @@ from tests.support.fakes.forged import WAITING, NewTask, message_of
 from tests.support.fakes.one_node import OneNode
 
 RESERVED = {HEADER: ["t", WAITING]}
-
-
-class Outcomes:
-    """A keeper that notes the outcomes of tasks."""
-
-    def __init__(self) -> None:
-        self.heard: list[tuple[str, bool]] = []
-
-    def record_task_outcome(self, task_id: str, *, comes_again: bool) -> None:
-        self.heard.append((task_id, comes_again))
-
-
-@pytest.fixture
-def keeper(monkeypatch: pytest.MonkeyPatch) -> Outcomes:
-    keeper = Outcomes()
-    monkeypatch.setitem(signal_handlers.keepers, os.getpid(), (None, keeper))
-    return keeper
 
 
 @pytest.fixture
@@ -98,7 +80,7 @@ def received(task: Any) -> Any:
 def test_a_task_that_its_process_does_not_end_is_ended_by_the_main_process(
     declare: NewTask,
     node: OneNode,
-    keeper: Outcomes,
+    outcomes: list[tuple[str, bool]],
     options: dict[str, Any],
     error: Exception,
     comes_again: bool,
@@ -107,7 +89,7 @@ def test_a_task_that_its_process_does_not_end_is_ended_by_the_main_process(
     task = declare(lock_lifetime="until_executed", **options)
     request = received(task)
     signal_handlers._on_failure(task, task_id="task-1", exception=error)
-    assert keeper.heard == [("task-1", comes_again)]
+    assert outcomes == [("task-1", comes_again)]
     assert (node.owner_of("t") is None) is is_released
     del request
 
@@ -123,18 +105,20 @@ def test_a_message_that_this_worker_did_not_receive_releases_nothing(
     assert node.owner_of("t") == WAITING
 
 
-def test_a_failure_without_a_task_has_no_outcome(declare: NewTask, keeper: Outcomes) -> None:
+def test_a_failure_without_a_task_has_no_outcome(
+    declare: NewTask, outcomes: list[tuple[str, bool]]
+) -> None:
     signal_handlers._on_failure(declare(), exception=ValueError())
-    assert keeper.heard == []
+    assert outcomes == []
 
 
 @pytest.mark.parametrize(("terminated", "heard"), [(True, [("task-1", False)]), (False, [])])
 def test_only_a_task_that_was_running_ends_by_its_termination(
-    keeper: Outcomes, terminated: bool, heard: list[Any]
+    outcomes: list[tuple[str, bool]], terminated: bool, heard: list[Any]
 ) -> None:
     request = SimpleNamespace(id="task-1")
     signal_handlers._on_terminated(request=request, terminated=terminated)
-    assert keeper.heard == heard
+    assert outcomes == heard
 
 
 @pytest.mark.parametrize("comes_again", [False, True])

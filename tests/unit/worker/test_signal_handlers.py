@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import inspect
-import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -63,16 +62,6 @@ def test_a_locked_task_is_enough_to_connect_handlers() -> None:
     assert told.stdout.strip() == signal_handlers.__name__
 
 
-class Outcomes:
-    """A keeper that notes the outcomes of tasks."""
-
-    def __init__(self) -> None:
-        self.heard: list[tuple[str, bool]] = []
-
-    def record_task_outcome(self, task_id: str, *, comes_again: bool) -> None:
-        self.heard.append((task_id, comes_again))
-
-
 @pytest.mark.parametrize(
     ("acks_late", "reason", "heard"),
     [
@@ -84,13 +73,11 @@ class Outcomes:
     ],
 )
 def test_only_a_cancelled_late_acked_message_comes_again(
-    monkeypatch: pytest.MonkeyPatch, acks_late: bool, reason: Retry | None, heard: list[Any]
+    outcomes: list[tuple[str, bool]], acks_late: bool, reason: Retry | None, heard: list[Any]
 ) -> None:
-    keeper = Outcomes()
-    monkeypatch.setitem(signal_handlers.keepers, os.getpid(), (None, keeper))
     task: Any = SimpleNamespace(acks_late=acks_late)
     request = SimpleNamespace(id="task-1")
     signal_handlers._on_retry(
         task, request=request, einfo=None, **({"reason": reason} if reason else {})
     )
-    assert keeper.heard == heard
+    assert outcomes == heard

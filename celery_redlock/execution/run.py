@@ -246,7 +246,7 @@ class Run:
     def _done_mark(self, raised: BaseException | None) -> str | None:
         """Return the label of the done mark to leave after the body; None for no mark."""
         if isinstance(raised, Reject):
-            return None if raised.requeue else self._mark  # type: ignore[attr-defined]
+            return None if getattr(raised, "requeue", False) else self._mark
         # The message of an interrupted run comes again, or its process is about to end.
         is_over = (
             raised is None

@@ -106,6 +106,16 @@ def test_no_mark_is_left_by_what_comes_again(raised: BaseException) -> None:
     assert (nodes.released, nodes.marked) == ([None], [])
 
 
+def test_a_reject_that_does_not_say_whether_to_requeue_ends_its_run() -> None:
+    class Bare(Reject):
+        def __init__(self) -> None:
+            Exception.__init__(self)
+
+    nodes = Nodes()
+    new_run(nodes).end(Bare())
+    assert nodes.released == ["task-1/0"]
+
+
 def test_a_process_told_to_exit_does_not_prolong_the_done_mark(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

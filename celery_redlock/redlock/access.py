@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from celery_redlock.redlock.protocol.quorum import majority
 from celery_redlock.redlock.transport.node import Node
 from celery_redlock.redlock.transport.pool import Pool
 
 from .clock import Clock
-from .rounds import Rounds
 
 
-class Access(NamedTuple):
-    """Access to the nodes, for any number of threads.
+@dataclass(eq=False)
+class Access:
+    """Access to the nodes, for any number of threads. Each operation on locks is one.
 
     Attributes:
-        nodes: The servers.
-        pool: Channels to them.
-        rounds: Requests to them.
-        clock: Time.
-        node_timeout: Longest wait for a node in one round, seconds.
+        _nodes: The servers.
+        _pool: Channels to them.
+        _clock: Time.
+        _node_timeout: Longest wait for a node in one round, seconds.
+        _prefix: Start of every key.
+        _skew_us: Largest difference between a proposed token and a node's clock, µs.
+        _floor_ttl_ms: Time for which a floor outlives its last use, ms.
+        _quorum: Majority of the nodes.
     """
 
-    nodes: Sequence[Node]
-    pool: Pool
-    rounds: Rounds
-    clock: Clock
-    node_timeout: float
+    _nodes: Sequence[Node]
+    _pool: Pool
+    _clock: Clock
+    _node_timeout: float
+    _prefix: str
+    _skew_us: int
+    _floor_ttl_ms: int
+    _quorum: int = field(init=False)
 
-
-class Operation:
-    """Base of the operations on locks, each usable from any number of threads.
-
-    Args:
-        access: Access to the nodes.
-    """
-
-    def __init__(self, access: Access) -> None:
-        self._nodes, self._pool, self._rounds, self._clock, self._node_timeout = access
+    def __post_init__(self) -> None:
         self._quorum = majority(len(self._nodes))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 
 from celery_redlock.redlock.protocol.quorum import (
     Verdict,
@@ -16,18 +18,42 @@ from celery_redlock.redlock.protocol.quorum import (
     look_verdict,
     unconfirmed,
     validity_ms,
+    without_majority,
 )
-from celery_redlock.redlock.protocol.replies import Done, Failed, Granted, GrantReply
-from celery_redlock.redlock.protocol.scripts import lock_keys
+from celery_redlock.redlock.protocol.replies import (
+    AckReply,
+    Busy,
+    Done,
+    Failed,
+    Granted,
+    GrantReply,
+)
+from celery_redlock.redlock.protocol.scripts import (
+    CONFIRM,
+    GRANT,
+    Argument,
+    as_ack,
+    as_grant,
+    as_held,
+    as_release,
+    as_reserved,
+    done_key,
+    evalsha,
+    lock_keys,
+    looking_closely,
+    releasing,
+    reserving,
+)
 from celery_redlock.redlock.transport.channel import Channel
+from celery_redlock.redlock.transport.repeating import ask_repeatably
 
-from .access import Access, Operation
+from .access import Access
 from .attempt import Attempt
 from .backoff import Backoff
-from .errors import AlreadyDone, LockHeld, RedlockError
+from .errors import AlreadyDone, LockHeld, QuorumUnavailable, RedlockError
 from .events import Acquired, Event, Refused
 from .keeper import Keeper
-from .lease import Backing, Lease, new_owner
+from .lease import Backing, Lease, is_reservation, new_owner
 from .refusals import held_by, refuse_misconfigured, unavailable
 from .unsettled import ReleaseRequest, due_after
 from .waiters import Waiters
@@ -36,35 +62,29 @@ from .waiting import OnWait, Waiter
 _CONTENDED_ROUNDS = 20
 _LONG_CONTENDED_ROUNDS = 10
 """After so many rounds, an attempt that has no majority yet is not going to get one."""
+_UNDER_WAY_MS = 60_000
+"""Longest time that an attempt can be under way."""
 OnAttempt = Callable[[str], None]
 """Called with the owner of an attempt before any node knows it."""
 
 
-class Acquisition(Operation):
+@dataclass(eq=False)
+class Acquisition(Access):
     """Attempts to acquire locks, for any number of threads.
 
-    Args:
-        access: Access to the nodes.
-        keeper: Releases what an interrupted attempt leaves behind.
-        observe: Called with Acquired and Refused.
-        verify: Asks a quorum whether a lease is still held; given to each lease.
-        waiters: Waiters of this process.
+    Attributes:
+        _keeper: Releases what an interrupted attempt leaves behind.
+        _observe: Called with Acquired and Refused.
+        _verify: Asks a quorum whether a lease is still held; given to each lease.
+        _waiters: Waiters of this process.
+        _highest_seen: Highest token or floor seen so far, µs since the epoch.
     """
 
-    def __init__(
-        self,
-        access: Access,
-        keeper: Keeper,
-        observe: Callable[[Event], None],
-        verify: Callable[[Lease], None],
-        waiters: Waiters,
-    ) -> None:
-        super().__init__(access)
-        self._keeper = keeper
-        self._observe = observe
-        self._verify = verify
-        self._waiters = waiters
-        self._highest_seen = 0
+    _keeper: Keeper
+    _observe: Callable[[Event], None]
+    _verify: Callable[[Lease], None]
+    _waiters: Waiters
+    _highest_seen: int = 0
 
     def win(
         self,
@@ -81,68 +101,58 @@ class Acquisition(Operation):
         Raises:
             RedlockError: The reason why the last attempt failed.
         """
-        if not wait:
-            return self._win(attempt, label, 0.0, on_attempt)
-        attempt = attempt._replace(looks_first=attempt.looks_first or attempt.supersedes != "")
-        waiter = Waiter(self._waiters, lock_keys(self._rounds.prefix, attempt.key)[0], on_wait)
-        try:
-            return self._win(attempt, label, wait, on_attempt, waiter)
-        finally:
-            waiter.leave()
-
-    def _win(
-        self,
-        attempt: Attempt,
-        label: str | None,
-        wait: float,
-        on_attempt: OnAttempt | None,
-        waiter: Waiter | None = None,
-    ) -> Lease:
         ends_at = (asked_at := self._clock.now()) + wait
         is_given_owner = bool(attempt.owner)
         rounds, backoff, is_split = 0, Backoff(), False
-        # An attempt that may replace the holder has no need of a release.
-        if waiter and not attempt.supersedes:
-            waiter.wait_for_first_turn(wait)
-        while True:
-            rounds += 1
-            began = self._clock.now()
-            if not is_given_owner:
-                owner = new_owner(
-                    label,
-                    publication=attempt.publication,
-                    is_reservation=attempt.is_reservation,
-                )
-                attempt = attempt._replace(owner=owner)
-            if on_attempt:
-                on_attempt(attempt.owner)
-            patience = max(self._node_timeout, ends_at - began) if wait else None
-            with self._pool.channel(patience=patience) as channel:
-                refuse_misconfigured(self._nodes)
-                is_long_split = is_split and rounds > _LONG_CONTENDED_ROUNDS
-                refusal = None if is_long_split else self._look(channel, attempt)
-                outcome = refusal or self._try(channel, attempt, rounds)
+        looks_first = attempt.looks_first or bool(wait and attempt.supersedes)
+        attempt = attempt._replace(looks_first=looks_first)
+        lock_key, _ = lock_keys(self._prefix, attempt.key)
+        waiter = Waiter(self._waiters, lock_key, on_wait) if wait else None
+        try:
+            # An attempt that may replace the holder has no need of a release.
+            if waiter and not attempt.supersedes:
+                waiter.wait_for_first_turn(wait)
+            while True:
+                rounds += 1
+                began = self._clock.now()
+                attempt = self._begin(attempt, label, on_attempt, is_given_owner=is_given_owner)
+                patience = max(self._node_timeout, ends_at - began) if wait else None
+                with self._pool.channel(patience=patience) as channel:
+                    refuse_misconfigured(self._nodes, len(self._nodes) - self._quorum)
+                    is_long_split = is_split and rounds > _LONG_CONTENDED_ROUNDS
+                    looks = not is_long_split
+                    outcome = self._try(channel, attempt, rounds, looks=looks)
+                    is_unheard = isinstance(outcome, QuorumUnavailable) and not is_given_owner
+                    if is_unheard and channel.renew():
+                        # On the new connections the release precedes the next grant: one may have
+                        # arrived whose reply was lost.
+                        self._abandon(channel, attempt, ())
+                        attempt = self._begin(attempt, label, on_attempt, is_given_owner=False)
+                        outcome = self._try(channel, attempt, rounds, looks=looks)
+                if waiter:
+                    waiter.has_asked(began)
+                now = self._clock.now()
+                if isinstance(outcome, Lease):
+                    self._observe(Acquired(outcome, now - asked_at, rounds))
+                    return outcome
+                # Nobody has a majority: if all callers gave up now, nobody would do the work.
+                is_split = isinstance(outcome, LockHeld) and outcome.contended
+                poll_interval_s = waiter.poll_interval_s if waiter else 0.0
+                pause = backoff.pause(outcome, now - began, poll_interval_s)
+                if poll_interval_s and not is_split:
+                    # Time is left for one more attempt.
+                    pause = min(pause, ends_at - now - (now - began))
+                may_go_on = 0 < pause < ends_at - now or (is_split and rounds < _CONTENDED_ROUNDS)
+                if isinstance(outcome, AlreadyDone) or is_given_owner or not may_go_on:
+                    self._observe(Refused(attempt.key, outcome))
+                    raise outcome
+                if waiter and isinstance(outcome, LockHeld) and not is_split:
+                    waiter.wait(pause)
+                else:
+                    self._clock.sleep(pause)
+        finally:
             if waiter:
-                waiter.has_asked(began)
-            now = self._clock.now()
-            if isinstance(outcome, Lease):
-                self._observe(Acquired(outcome, now - asked_at, rounds))
-                return outcome
-            # Nobody has a majority: if all callers gave up now, nobody would do the work.
-            is_split = isinstance(outcome, LockHeld) and outcome.contended
-            polls_s = waiter.polls_s if waiter else 0.0
-            pause = backoff.pause(outcome, now - began, polls_s)
-            if polls_s and not is_split:
-                # Time is left for one more attempt.
-                pause = min(pause, ends_at - now - (now - began))
-            may_go_on = 0 < pause < ends_at - now or (is_split and rounds < _CONTENDED_ROUNDS)
-            if isinstance(outcome, AlreadyDone) or is_given_owner or not may_go_on:
-                self._observe(Refused(attempt.key, outcome))
-                raise outcome
-            if waiter and isinstance(outcome, LockHeld) and not is_split:
-                waiter.wait(pause)
-            else:
-                self._clock.sleep(pause)
+                waiter.leave()
 
     def settle(self, lease: Lease) -> None:
         """Pass the responsibility for `lease` from the keeper to its holder.
@@ -151,22 +161,30 @@ class Acquisition(Operation):
             QuorumUnavailable: The keeper has released the lease already.
         """
         if not self._keeper.settle(lease.owner):
-            why = Failed("granted, and released again: this process stood still meanwhile")
-            raise unavailable("lock", lease.key, [why] * len(self._nodes), self._nodes)
+            why = "granted, and released again: this process stood still meanwhile"
+            grants = [Granted(lease.token)] * len(self._nodes)
+            raise unavailable("lock", lease.key, grants, self._nodes, why)
 
-    def _try(self, channel: Channel, attempt: Attempt, rounds: int) -> Lease | RedlockError:
+    def _try(
+        self, channel: Channel, attempt: Attempt, rounds: int, *, looks: bool
+    ) -> Lease | RedlockError:
         """Make one attempt, the `rounds`th; return the lease or the reason why it failed."""
+        if looks and (refusal := self._look(channel, attempt)):
+            return refusal
         self._have_answered_for(attempt)
         dropped = channel.dropped()
         try:
-            outcome = self._try_undisturbed(channel, attempt, rounds)
+            started = self._clock.now()
+            proposed = max(self._clock.wall_us(), self._highest_seen + 1)
+            grants = self._grant(channel, attempt, proposed)
+            outcome = self._conclude(channel, attempt, rounds, grants, started)
         except BaseException:
             # A time limit's signal strikes anywhere: a grant must not be left behind.
             self._keeper.finish(attempt.owner)
             # The release follows its grant on the same connection; the keeper uses another one, and
             # releases it again. An error of this one would only hide the interrupt.
             with suppress(Exception):
-                self._rounds.abandon(channel, attempt, ())
+                self._abandon(channel, attempt, ())
             raise
         if isinstance(outcome, RedlockError) and channel.dropped() == dropped:
             # On every node where its grant may still arrive, its release follows it.
@@ -181,7 +199,15 @@ class Acquisition(Operation):
         """
         if not attempt.looks_first:
             return None
-        replies = self._rounds.look_before(channel, attempt)
+        mark = ""
+        if label := attempt.unless_done:
+            mark = done_key(self._prefix, attempt.key, label)
+        commands = looking_closely(*lock_keys(self._prefix, attempt.key), mark)
+
+        def is_decided(replies: Sequence[GrantReply | None]) -> bool:
+            return look_verdict(replies, attempt.supersedes) is not Verdict.PENDING
+
+        replies = ask_repeatably(channel, commands, as_held, is_decided, channel.voters)
         verdict = look_verdict(replies, attempt.supersedes)
         return None if verdict is Verdict.WON else self._refusal(attempt.key, verdict, replies)
 
@@ -199,23 +225,49 @@ class Acquisition(Operation):
             ends_at=now + attempt.ttl_ms / 1000,
         )
         try:
-            self._keeper.answer_for(release)
+            self._keeper.register_cleanup(release)
         except RuntimeError as error:
             why = Failed(f"not asked, because no thread can be started to renew locks: {error}")
             raise unavailable("lock", attempt.key, [why] * len(self._nodes), self._nodes) from error
 
-    def _try_undisturbed(
-        self, channel: Channel, attempt: Attempt, rounds: int
+    def _grant(
+        self, channel: Channel, attempt: Attempt, proposed_us: int
+    ) -> Sequence[GrantReply | None]:
+        """Send a grant to every node that may vote.
+
+        Without a token no script is needed, which costs the servers a fraction of the time.
+        """
+        keys: tuple[str, ...] = lock_keys(self._prefix, attempt.key)
+        if not attempt.gets_token:
+            commands = reserving(keys[0], attempt.owner, attempt.ttl_ms)
+            parse = partial(as_reserved, attempt.owner.encode())
+            return channel.ask(commands, parse, _is_decided, channel.voters())
+        if attempt.unless_done:
+            keys += (done_key(self._prefix, attempt.key, attempt.unless_done),)
+        replacing: tuple[Argument, ...] = ()
+        if attempt.supersedes or attempt.highest_floor:
+            replacing = (attempt.supersedes, attempt.highest_floor)
+        command = evalsha(
+            GRANT, keys, attempt.owner, attempt.ttl_ms, proposed_us, self._skew_us,
+            self._floor_ttl_ms, *replacing,
+        )  # fmt: skip
+        return channel.ask([command], lambda raws: as_grant(raws[0]), _is_decided, channel.voters())
+
+    def _conclude(
+        self,
+        channel: Channel,
+        attempt: Attempt,
+        rounds: int,
+        grants: Sequence[GrantReply | None],
+        started: float,
     ) -> Lease | RedlockError:
-        started = self._clock.now()
-        proposed = max(self._clock.wall_us(), self._highest_seen + 1)
-        grants = self._rounds.grant(channel, attempt, proposed)
+        """Confirm what was granted, or give it back; return the lease or why there is none."""
         if attempt.gets_token:
             self._highest_seen = max(self._highest_seen, highest_floor(grants))
         verdict = grant_verdict(grants)
         is_long_split = verdict is Verdict.CONTENDED and rounds > _LONG_CONTENDED_ROUNDS
         if verdict is Verdict.WON or is_long_split:
-            self._rounds.clear(channel, attempt, grants)
+            self._clear(channel, attempt, grants)
         if verdict is Verdict.WON:
             token, already = chosen_token(grants)
             if already >= self._quorum or self._confirm(channel, attempt, token, already, grants):
@@ -226,9 +278,9 @@ class Acquisition(Operation):
                     )
                 if lease.remaining() > 0:
                     lease.backing.channel = channel
-                    lease.backing.is_granted_late = channel.debt()
+                    lease.backing.is_granted_late = channel.pending_replies()
                     return lease
-        self._rounds.abandon(channel, attempt, grants)
+        self._abandon(channel, attempt, grants)
         return self._refusal(attempt.key, verdict, grants)
 
     def _confirm(
@@ -245,8 +297,56 @@ class Acquisition(Operation):
             Whether a majority confirmed.
         """
         behind = unconfirmed(grants, token)
-        acks = self._rounds.confirm(channel, attempt, token, behind, already)
+        keys = lock_keys(self._prefix, attempt.key)
+        command = evalsha(CONFIRM, keys, attempt.owner, token, attempt.ttl_ms, self._floor_ttl_ms)
+
+        def is_decided(acks: Sequence[AckReply | None]) -> bool:
+            return confirm_verdict(acks, already) is not Verdict.PENDING
+
+        acks = channel.ask([command], lambda raws: as_ack(raws[0]), is_decided, behind)
         return confirm_verdict(acks, already) is Verdict.WON
+
+    def _abandon(
+        self, channel: Channel, attempt: Attempt, grants: Sequence[GrantReply | None]
+    ) -> None:
+        """Release a failed attempt on every node except those that refused it.
+
+        A grant that may still be on its way is followed by its release on the same connection. Only
+        nodes that hold the lock according to `grants` are waited for.
+        """
+        holding = [index for index, grant in enumerate(grants) if isinstance(grant, Granted)]
+        refused = [index for index, grant in enumerate(grants) if isinstance(grant, Busy | Done)]
+        among = [index for index in channel.everyone() if index not in refused]
+        if not among:
+            return
+        keys = lock_keys(self._prefix, attempt.key)
+        commands = releasing(keys, attempt.owner, 0, self._floor_ttl_ms)
+
+        def is_decided(acks: Sequence[AckReply | None]) -> bool:
+            return all(acks[index] is not None for index in holding)
+
+        channel.ask(commands, _as_released, is_decided, among)
+
+    def _clear(
+        self, channel: Channel, attempt: Attempt, grants: Sequence[GrantReply | None]
+    ) -> None:
+        """Release the rest of a reservation on the nodes that still keep it; wait for no reply.
+
+        Such a rest is left where a release was lost or came before its grant, and would stay for
+        its whole ttl. Call this only if that reservation is not about to get a majority: `attempt`
+        has one, or nobody got one for a while. If `attempt` is a reservation itself, one that may
+        be new is spared.
+        """
+        minority = without_majority(grants)
+        if not minority:
+            return
+        keys = lock_keys(self._prefix, attempt.key)
+        for index, (holder, remaining_ms, *_) in minority.items():
+            # An estimate: that reservation may have had another ttl.
+            is_old = remaining_ms < attempt.ttl_ms - _UNDER_WAY_MS
+            if is_reservation(holder) and (is_old or not attempt.is_reservation):
+                commands = releasing(keys, holder, 0, self._floor_ttl_ms)
+                channel.ask(commands, _as_released, lambda _: True, [index])
 
     def _lease(self, attempt: Attempt, token: int, started: float) -> Lease:
         return Lease(
@@ -269,7 +369,7 @@ class Acquisition(Operation):
             return AlreadyDone(key, lasts_ms / 1000)
         if verdict is Verdict.HELD or verdict is Verdict.CONTENDED:
             leader = leading_holder(grants)
-            age = holder_age_s(grants, leader.holder, self._rounds.skew_us) if leader else None
+            age = holder_age_s(grants, leader.holder, self._skew_us) if leader else None
             now = self._clock.wall_us() / 1e6
             return held_by(key, leader, now, contended=verdict is Verdict.CONTENDED, age=age)
         if verdict is Verdict.WON:
@@ -277,3 +377,33 @@ class Acquisition(Operation):
                 "lock", key, grants, self._nodes, "its grant came, or was confirmed, too late"
             )
         return unavailable("lock", key, grants, self._nodes)
+
+    def _begin(
+        self,
+        attempt: Attempt,
+        label: str | None,
+        on_attempt: OnAttempt | None,
+        *,
+        is_given_owner: bool,
+    ) -> Attempt:
+        """Return a new attempt like `attempt`, under an owner of its own unless one was given."""
+        if not is_given_owner:
+            owner = new_owner(
+                label,
+                publication=attempt.publication,
+                is_reservation=attempt.is_reservation,
+                is_period=attempt.is_period,
+                since_us=self._clock.wall_us() if attempt.is_reservation else 0,
+            )
+            attempt = attempt._replace(owner=owner)
+        if on_attempt:
+            on_attempt(attempt.owner)
+        return attempt
+
+
+def _is_decided(grants: Sequence[GrantReply | None]) -> bool:
+    return grant_verdict(grants) is not Verdict.PENDING
+
+
+def _as_released(raws: list[object]) -> AckReply:
+    return as_release(raws[-1])

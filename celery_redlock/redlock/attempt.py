@@ -16,6 +16,7 @@ class Attempt(NamedTuple):
         unless_done: Label whose done mark ends the attempt; '': none.
         highest_floor: A node with a higher floor refuses; 0: no node refuses.
         is_reservation: Whether the attempt is for a reservation.
+        is_period: Whether the attempt is for the period of a throttle.
         publication: Distinguishes owners with the same label: see `new_owner`.
         looks_first: Whether the lock may be in the middle of being handed over to `supersedes`.
     """
@@ -27,6 +28,7 @@ class Attempt(NamedTuple):
     unless_done: str = ""
     highest_floor: int = 0
     is_reservation: bool = False
+    is_period: bool = False
     publication: str = ""
     looks_first: bool = False
 

@@ -26,7 +26,9 @@ class Backoff:
         self._rounds = self._splits = self._passed_over = 0
         self._holder: str | None = None
 
-    def pause(self, outcome: RedlockError, round_took: float, polls_s: float = 0.0) -> float:
+    def pause(
+        self, outcome: RedlockError, round_took: float, poll_interval_s: float = 0.0
+    ) -> float:
         """Return the pause before the next round, in seconds.
 
         Full jitter; at least the time of a round, and not past the expiry of the holder's lock.
@@ -34,13 +36,14 @@ class Backoff:
         Args:
             outcome: Reason why the last round failed.
             round_took: Duration of that round, seconds.
-            polls_s: Longest pause of a caller that hears of releases, seconds; 0.0: it does not.
+            poll_interval_s: Longest pause of a caller that hears of releases, seconds; 0.0: it does
+                not.
         """
         self._rounds += 1
         least = max(round_took, 0.001)
         longest = min(_LONGEST_S, least * 2 ** min(self._rounds, 16))
-        if isinstance(outcome, LockHeld) and polls_s and not outcome.contended:
-            longest = min(polls_s, outcome.remaining)
+        if isinstance(outcome, LockHeld) and poll_interval_s and not outcome.contended:
+            longest = min(poll_interval_s, outcome.remaining)
         elif isinstance(outcome, LockHeld):
             longest = min(longest, outcome.remaining, self._fair(outcome, least))
         return least + random.uniform(0.0, longest)

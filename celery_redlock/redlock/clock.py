@@ -20,15 +20,24 @@ class Clock(Protocol):
         """Return after `seconds`."""
 
 
+def _counts_suspend() -> bool:
+    """Return whether there is a clock that counts suspend, and this process may read it."""
+    try:
+        time.clock_gettime(time.CLOCK_BOOTTIME)
+    except (AttributeError, OSError):  # a sandbox, or an old kernel
+        return False
+    return True
+
+
 class SystemClock:
-    """The machine's clocks: CLOCK_BOOTTIME where there is one, else the monotonic clock.
+    """The machine's clocks: CLOCK_BOOTTIME where it can be read, else the monotonic clock.
 
     CLOCK_MONOTONIC stands still while a laptop or a virtual machine is suspended; the keys on the
     nodes expire meanwhile, so a lease measured on it would seem to last.
     """
 
     # A lock reads it twenty times: in C.
-    if hasattr(time, "CLOCK_BOOTTIME"):
+    if _counts_suspend():
         now = staticmethod(partial(time.clock_gettime, time.CLOCK_BOOTTIME))
     else:
         now = staticmethod(time.monotonic)

@@ -8,6 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+_SHOWN = 200
+"""Characters of a key or a holder that a message or a log line repeats."""
+_REASON = 500
+"""Characters of a node's reason."""
+_REASONS = 5000
+"""Characters of a reason that may hold those of all nodes."""
+
+
+def shown(text: object, most: int = _SHOWN) -> str:
+    """Return a text as a message or a log line repeats it: its beginning, and how long it is.
+
+    On one line: what is not printable is escaped, as `visible` does.
+    """
+    whole = str(text)
+    if len(whole) <= most:
+        return visible(whole)
+    return f"{visible(whole[:most])}… ({len(whole)} characters)"
+
+
+def visible(text: str) -> str:
+    r"""Return a text with ``\x1b`` and the like for each character that is not printable.
+
+    Terminals act on such characters, and a line break makes two lines of one. Who may publish
+    messages chooses the ids of tasks and the names of hosts.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
 
 class RedlockError(Exception):
     """Base class of all exceptions of this package."""
@@ -78,10 +107,10 @@ class LockHeld(RedlockError):
         self.args = (*self.args[:-1], name)
 
     def __str__(self) -> str:
-        who = self.holder or "others"
+        key, who = shown(self.key), shown(self.holder or "others")
         if self.contended:
-            return f"cannot lock {self.key!r}: the nodes are split between attempts, {who} leads"
-        return f"cannot lock {self.key!r}: held by {who} for another {self.remaining:.3f} s"
+            return f"cannot lock {key!r}: the nodes are split between attempts, {who} leads"
+        return f"cannot lock {key!r}: held by {who} for another {self.remaining:.3f} s"
 
 
 class QuorumUnavailable(RedlockError):
@@ -93,6 +122,7 @@ class QuorumUnavailable(RedlockError):
         nodes: Number of all nodes.
         action: Operation that failed: lock, extend or release.
         guarded: Number of nodes that are up, but wait for their restart guard.
+        refused: Number of nodes that answered what was asked, but not as needed.
     """
 
     def __init__(
@@ -102,23 +132,33 @@ class QuorumUnavailable(RedlockError):
         nodes: int = 0,
         action: str = "lock",
         guarded: int = 0,
+        refused: int = 0,
     ) -> None:
         self.errors = dict(errors or {})
-        super().__init__(key, self.errors, nodes, action, guarded)
+        # Left out of most: earlier versions that read it know five arguments.
+        more = (refused,) if refused else ()
+        super().__init__(key, self.errors, nodes, action, guarded, *more)
         self.key = key
         self.nodes = nodes
         self.action = action
         self.guarded = guarded
+        self.refused = refused
 
     def __str__(self) -> str:
         needed = self.nodes // 2 + 1
         voted = self.nodes - len(self.errors)
-        why = "; ".join(f"{node}: {error}" for node, error in self.errors.items())
+        answered = voted + self.guarded + self.refused
+        why = "; ".join(f"{node}: {shown(error, _REASON)}" for node, error in self.errors.items())
         return (
-            f"cannot {self.action} {self.key!r}: {voted + self.guarded} of {self.nodes} nodes "
-            f"answered, {f'{voted} may vote yet, ' if self.guarded else ''}"
+            f"cannot {self.action} '{shown(self.key)}': {answered} of {self.nodes} nodes answered, "
+            f"{f'{voted} may vote yet, ' if self.guarded else ''}"
+            f"{f'{voted} of them as needed, ' if self.refused else ''}"
             f"{needed} {'is' if needed == 1 else 'are'} needed ({why})"
         )
+
+
+NOT_RENEWED = "it could not be renewed in time"
+"""Reason of most losses."""
 
 
 class LeaseLost(RedlockError):
@@ -129,13 +169,13 @@ class LeaseLost(RedlockError):
         reason: Reason, as far as known.
     """
 
-    def __init__(self, key: str = "", reason: str = "it could not be renewed in time") -> None:
+    def __init__(self, key: str = "", reason: str = NOT_RENEWED) -> None:
         super().__init__(key, reason)
         self.key = key
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"the lease on {self.key!r} is lost: {self.reason}"
+        return f"the lease on '{shown(self.key)}' is lost: {shown(self.reason, _REASONS)}"
 
 
 class DuplicateTask(RedlockError):
@@ -176,7 +216,7 @@ class DuplicateTask(RedlockError):
 
     def __str__(self) -> str:
         return (
-            f"not run: task {self.holder or 'unknown'} holds {self.key!r} "
+            f"not run: task {shown(self.holder or 'unknown')} holds '{shown(self.key)}' "
             f"for another {self.remaining:.3f} s"
         )
 
@@ -195,4 +235,4 @@ class AlreadyDone(RedlockError):
         self.remaining = remaining
 
     def __str__(self) -> str:
-        return f"not run again: the task has already run under {self.key!r}"
+        return f"not run again: the task has already run under '{shown(self.key)}'"

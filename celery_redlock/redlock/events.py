@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from .errors import shown
 from .lease import Lease, holder_of
+from .threads import callbacks, dispatch
 
 logger = logging.getLogger(__name__)
+_FAILED = "observer failed observer=%r event=%s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +50,14 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class NodeDown:
-    """A node went down, or was down at first: `error` is the reason."""
+    """A node went down, or was down at first: `error` is the reason.
+
+    `is_unfit`: it is reached, but is no independent master: only an operator can mend that.
+    """
 
     node: str
     error: str
+    is_unfit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +89,19 @@ class Observer(Protocol):
 
 
 def notify(observers: Sequence[Observer], event: Event) -> None:
-    """Call every observer; an error of one is logged, and the others are still called."""
+    """Call every observer; an error of one is logged, and the others are still called.
+
+    Raises:
+        BaseException: SystemExit or the like, which an observer raised on a thread of the user's.
+    """
     for observer in observers:
         try:
             observer(event)
-        except Exception:
+        except BaseException as error:
             # It is the user's code, and the lock is in the middle of its own work.
-            logger.exception("observer failed observer=%r event=%s", observer, type(event).__name__)
+            if not isinstance(error, Exception) and not dispatch.is_own_thread():
+                raise
+            callbacks.tell(logger.error, _FAILED, observer, type(event).__name__, exc_info=error)
 
 
 def log_event(event: Event) -> None:
@@ -98,10 +111,12 @@ def log_event(event: Event) -> None:
     match event:
         case Lost(lease, reason):
             logger.error(
-                "lease lost key=%s holder=%s reason=%s", lease.key, holder_of(lease.owner), reason
-            )
-        case NodeDown(node, error):
-            logger.warning("node down node=%s error=%s", node, error)
+                "lease lost key=%s holder=%s reason=%s",
+                shown(lease.key), shown(holder_of(lease.owner)), reason,
+            )  # fmt: skip
+        case NodeDown(node, error, is_unfit):
+            level = logging.ERROR if is_unfit else logging.WARNING
+            logger.log(level, "node down node=%s error=%s", node, error)
         case NodeRefuses(node, error):
             logger.warning("node refuses writes node=%s error=%s", node, error)
         case NodeUp(node, votes_in) if votes_in > 0:
@@ -111,13 +126,15 @@ def log_event(event: Event) -> None:
         case Acquired(lease, elapsed, rounds):
             logger.debug(
                 "lock acquired key=%s holder=%s token=%d elapsed_s=%.6f rounds=%d",
-                lease.key, holder_of(lease.owner), lease.token, elapsed, rounds,
+                shown(lease.key), shown(holder_of(lease.owner)), lease.token, elapsed, rounds,
             )  # fmt: skip
         case Released(lease, held):
-            holder = holder_of(lease.owner)
-            logger.debug("lock released key=%s holder=%s held_s=%.3f", lease.key, holder, held)
+            holder = shown(holder_of(lease.owner))
+            logger.debug(
+                "lock released key=%s holder=%s held_s=%.3f", shown(lease.key), holder, held
+            )
         case Refused(key, error):
-            logger.debug("lock refused key=%s error=%s", key, error)
+            logger.debug("lock refused key=%s error=%s", shown(key), error)
 
 
 def log_event_of_leases(event: Event) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
+from functools import partial
 
 from celery_redlock.redlock.protocol.quorum import Verdict, drift_ms, extend_verdict, validity_ms
-from celery_redlock.redlock.protocol.replies import ExtendReply
+from celery_redlock.redlock.protocol.replies import Extended, ExtendReply, Failed, Healed
+from celery_redlock.redlock.protocol.scripts import EXTEND, as_extend, evalsha, lock_keys
+from celery_redlock.redlock.transport.channel import Channel, why_guarded
+from celery_redlock.redlock.transport.repeating import ask_repeatably, replies_to
 
-from .access import Operation
-from .errors import ConfigurationError, LeaseLost, QuorumUnavailable, RedlockError
+from .access import Access
+from .errors import ConfigurationError, LeaseLost, QuorumUnavailable, RedlockError, shown
 from .keeper import BATCH, patience_for
 from .lease import Lease
 from .refusals import unavailable
 
 
-class Extension(Operation):
+class Extension(Access):
     """Extensions of leases."""
 
     def extend(self, lease: Lease) -> None:
@@ -67,10 +71,47 @@ class Extension(Operation):
             ) as channel:
                 started = self._clock.now()
                 ttls_ms = [_ttl_left_ms(lease, started) for lease in standing]
-                replies = self._rounds.extend(channel, standing, ttls_ms, timeout)
+                replies = self._ask(channel, standing, ttls_ms, timeout)
             for lease, its_replies in zip(standing, replies, strict=True):
                 outcomes[lease] = self.note_replies(lease, its_replies, started)
         return [outcomes.get(lease) or why_not(lease) for lease in leases]
+
+    def _ask(
+        self, channel: Channel, leases: Sequence[Lease], ttls_ms: Sequence[int], timeout: float
+    ) -> list[Sequence[ExtendReply | None]]:
+        """Renew all `leases` with one write per node; return the replies to each.
+
+        A node inside its restart guard renews and heals them too, but has Failed: it may not vote.
+
+        Args:
+            channel: Channel to the nodes.
+            leases: The leases.
+            ttls_ms: Expiry to set for each, ms.
+            timeout: Longest wait, seconds; shorter if all leases are decided before.
+        """
+        commands = [
+            evalsha(
+                EXTEND, lock_keys(self._prefix, lease.key), lease.owner, lease.token, ttl_ms,
+                self._floor_ttl_ms,
+            )
+            for lease, ttl_ms in zip(leases, ttls_ms, strict=True)
+        ]  # fmt: skip
+        guarded: dict[int, Failed] = {}
+
+        def among() -> Sequence[int]:
+            # Before each request: a guard that ends during the round makes its reply no vote, and a
+            # new connection may be to a node that has restarted.
+            holders = channel.holders()
+            guarded.clear()
+            for index in holders:
+                if votes_in := channel.votes_in(index):
+                    guarded[index] = Failed(why_guarded(votes_in), is_guarded=True)
+            return holders
+
+        is_decided = partial(_are_decided, guarded)
+        replies = ask_repeatably(channel, commands, _as_extends, is_decided, among, timeout)
+        each = (replies_to(number, replies) for number in range(len(leases)))
+        return [_without_votes(its_replies, guarded) for its_replies in each]
 
     def note_replies(
         self, lease: Lease, replies: Sequence[ExtendReply | None], started: float
@@ -87,7 +128,8 @@ class Extension(Operation):
         """
         verdict = extend_verdict(replies)
         if verdict is Verdict.LOST and why_not(lease) is None:
-            lease.is_lost = True
+            lease.backing.lost_because = "others have been granted it, or have released it"
+            lease.backing.is_lost = True
         if over := why_not(lease):
             return over
         if verdict is not Verdict.WON:
@@ -101,7 +143,7 @@ def why_not(lease: Lease) -> RedlockError | None:
     """Return the reason why `lease` can't be extended; None if it can."""
     if not lease.token:
         return ConfigurationError(
-            f"cannot extend {lease.key!r}: it is reserved, which is never renewed; "
+            f"cannot extend '{shown(lease.key)}': it is reserved, which is never renewed; "
             "reserve it for longer"
         )
     # First, since reading it may show that another process has released the lease.
@@ -110,8 +152,8 @@ def why_not(lease: Lease) -> RedlockError | None:
         return LeaseLost(lease.key, "it was released")
     if is_lost:
         # For good: a lease that was reported as lost must not come back.
-        lease.is_lost = True
-        return LeaseLost(lease.key)
+        lease.backing.is_lost = True
+        return LeaseLost(lease.key, lease.backing.lost_because)
     return None
 
 
@@ -120,3 +162,27 @@ def _ttl_left_ms(lease: Lease, now: float) -> int:
     if not lease.is_past_hold(now):
         return lease.ttl_ms
     return max(1, math.ceil((lease.deadline - now) * 1000 + drift_ms(lease.ttl_ms)))
+
+
+def _as_extends(raws: list[object]) -> list[ExtendReply]:
+    return [as_extend(raw) for raw in raws]
+
+
+def _are_decided(
+    guarded: Container[int], replies: Sequence[list[ExtendReply] | Failed | None]
+) -> bool:
+    count = next((len(reply) for reply in replies if isinstance(reply, list)), 1)
+    return all(
+        extend_verdict(replies_to(number, replies), guarded) is not Verdict.PENDING
+        for number in range(count)
+    )
+
+
+def _without_votes(
+    replies: Sequence[ExtendReply | None], guarded: Mapping[int, Failed]
+) -> Sequence[ExtendReply | None]:
+    """Return the replies, with the reason why a guarded node has no vote, be it not waited for."""
+    return [
+        guarded.get(index, reply) if isinstance(reply, Extended | Healed | None) else reply
+        for index, reply in enumerate(replies)
+    ]

@@ -3,21 +3,86 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Any
 
 from .keeper import Keeper, OnLease
 from .lease import Grantor, Lease, lost_in_block, release_at_end
 
 
+class _Block:
+    """One block under a `Hold`. It is the ``__exit__`` of that block, and of no other.
+
+    Python looks ``__exit__`` up before it calls ``__enter__``, and drops what it has found when the
+    block has been left, or can't be left any more. So the keeper knows a block that was struck by
+    the end of this object, also if the `Hold` itself lives as long as the process.
+
+    Args:
+        hold: The `Hold`; None: not known yet.
+
+    Attributes:
+        lease: Lease that this block is responsible for; None: none yet, or none any more.
+        entered_in: Process and thread that have entered the block; None: it was not entered.
+    """
+
+    __slots__ = ("__weakref__", "entered_in", "hold", "lease")
+
+    def __init__(self, hold: Hold | None) -> None:
+        self.hold = hold
+        self.lease: Lease | None = None
+        self.entered_in: tuple[int, int] | None = None
+
+    def __call__(self, *how: Any) -> None:
+        # Looked up on the class, as `ExitStack` does, it is called with the hold.
+        hold, kind = how[:2] if isinstance(how[0], Hold) else (self.hold, how[0])
+        hold.leave(self if self.hold is hold else _Block(hold), kind)
+
+
+class _Exit:
+    """Descriptor that gives each lookup of ``__exit__`` a block of its own."""
+
+    def __get__(self, hold: Hold | None, owner: type[Hold]) -> _Block:
+        block = _Block(hold)
+        _looked_up.block = weakref.ref(block)
+        return block
+
+
+class _LookedUp(threading.local):
+    """Block that this thread has looked up and not entered yet."""
+
+    block: weakref.ref[_Block] | None = None
+
+    def take(self, hold: Hold) -> _Block | None:
+        """Return the block that `hold` is to enter; None: it is entered by hand."""
+        reference, self.block = self.block, None
+        block = reference() if reference else None
+        if block and not block.entered_in and block.hold in (None, hold):
+            return block
+        return None
+
+
+_looked_up = _LookedUp()
+
+
 class Hold(AbstractContextManager[Lease]):
     """A lease for the length of a ``with`` block: renewed inside, released on leaving.
 
+    May be kept and used for any number of blocks, one after the other, nested, or in several
+    threads, greenlets and forked children: each block makes its own attempt, so others that hold
+    the lock refuse it, blocks of the same `Hold` included. A block releases its own lease, in
+    whatever order and thread blocks are left, and never that of another block.
+
+    ``__enter__`` and ``__exit__`` may be called by hand. Then ``__exit__`` leaves the newest block
+    that was entered so in this thread, or else the oldest of this process.
+
     A signal handler can raise at any line below, and between the block and these methods. So at
     each line somebody is responsible for the lease: the keeper until the end of `__enter__`, then
-    this object, and the keeper again from the first line of the release. If nothing refers to this
-    object any more, not even a traceback, the keeper releases the lease.
+    the block, and the keeper again from the first line of the release. If the block can't be left
+    any more, because nothing refers to its ``__exit__``, not even a traceback, the keeper releases
+    the lease. A block that was entered by hand is answered for by this object in its place.
 
     Args:
         acquire: Returns a lease for which the keeper is responsible.
@@ -26,6 +91,7 @@ class Hold(AbstractContextManager[Lease]):
         keeper: Renews the lease.
         max_hold: Time after which the lease is not renewed any more, seconds.
         on_lost: Called with the lease if it is lost inside the block.
+        again: Makes another `Hold` like this from a lock: for copies and other processes.
     """
 
     # Not a generator's context manager: an interrupted one stays suspended until it is collected.
@@ -36,7 +102,8 @@ class Hold(AbstractContextManager[Lease]):
         lock: Grantor,
         keeper: Keeper,
         max_hold: float,
-        on_lost: OnLease | None = None,
+        on_lost: OnLease | None,
+        again: Callable[[Grantor], Hold],
     ) -> None:
         self._acquire = acquire
         self._settle = settle
@@ -44,7 +111,11 @@ class Hold(AbstractContextManager[Lease]):
         self._keeper = keeper
         self._max_hold = max_hold
         self._on_lost = on_lost
-        self._lease: Lease | None = None
+        self._again = again
+        self._by_hand: list[_Block] = []
+
+    def __reduce__(self) -> tuple[Callable[[Grantor], Hold], tuple[Grantor]]:
+        return self._again, (self._lock,)
 
     def __enter__(self) -> Lease:
         """Return the lease.
@@ -52,40 +123,81 @@ class Hold(AbstractContextManager[Lease]):
         Raises:
             LockHeld, QuorumUnavailable, ConfigurationError: As in `Redlock.acquire`.
         """
-        self._holder = os.getpid()
+        looked_up = _looked_up.take(self)
+        block = looked_up or _Block(None)
+        block.entered_in = _here()
         try:
-            self._lease = lease = self._acquire()
+            block.lease = lease = self._acquire()
             lease.hold_until = lease.acquired_at + self._max_hold
             lease.backing.lock = self._lock
-            self._keeper.keep(lease, weakref.ref(self), on_lost=self._on_lost)
+            self._keeper.keep(lease, weakref.ref(block), on_lost=self._on_lost)
             self._settle(lease)
+            if looked_up:
+                block.hold = self
+            else:
+                self._by_hand.append(block)
             return lease
         except BaseException:
             # An interrupt strikes at any line: the block is not entered, and will not be left.
-            self._abandon()
+            self._abandon(block)
             raise
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Release the lease. A failure is logged, not raised: the keeper retries the release.
+    if TYPE_CHECKING:
 
-        Raises:
-            LeaseLost: The lease was lost inside a block that ends without an exception.
+        def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+            """Release the lease. A failure is logged, not raised: the keeper retries the release.
+
+            Raises:
+                LeaseLost: The lease was lost inside a block that ends without an exception.
+            """
+    else:
+        __exit__ = _Exit()
+
+    def leave(self, block: _Block, kind: type[BaseException] | None) -> None:
+        """Leave a block: see ``__exit__``. Not for users.
+
+        Args:
+            block: The block, or one that was not entered: another was by hand.
+            kind: Type of the exception with which the block ends; None: it ends without.
         """
-        lease = self._lease
+        if not block.entered_in:
+            block = self._entered_by_hand() or block
+        lease = block.lease
         # A child that was forked inside the block leaves it as well; the lock is its parent's.
-        if lease is None or os.getpid() != self._holder:
+        if lease is None or not block.entered_in or block.entered_in[0] != os.getpid():
             return
         try:
             is_lost = release_at_end(lease, self._lock.release)
         except BaseException:
             # An interrupt: the keeper makes the release that may not have been sent.
-            self._abandon()
+            self._abandon(block)
             raise
-        self._lease = None
+        block.lease = None
         if is_lost and kind is None:
             raise lost_in_block(lease)
 
-    def _abandon(self) -> None:
-        if self._lease:
-            self._keeper.take_over(self._lease)
-        self._lease = None
+    def _entered_by_hand(self) -> _Block | None:
+        """Remove the block to leave from those that were entered by hand; None: there is none.
+
+        The newest of this thread, where they are nested. Those of other threads may end in any
+        order, and only the newest of them all can have the lock: the oldest of them.
+        """
+        here = _here()
+        own = [block for block in self._by_hand if block.entered_in == here]
+        others = [block for block in self._by_hand if (block.entered_in or here)[0] == here[0]]
+        for block in [*reversed(own), *others]:
+            with suppress(ValueError):  # a signal handler has left it meanwhile
+                self._by_hand.remove(block)
+                return block
+        return None
+
+    def _abandon(self, block: _Block) -> None:
+        if block.lease:
+            self._keeper.take_over(block.lease)
+        block.lease = None
+        with suppress(ValueError):
+            self._by_hand.remove(block)
+
+
+def _here() -> tuple[int, int]:
+    return os.getpid(), threading.get_ident()

@@ -8,9 +8,9 @@ that does the same.
 
 from __future__ import annotations
 
-import logging
 import math
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from celery_redlock.redlock.protocol.quorum import drift_ms
 
 from .clock import Clock
+from .errors import shown
 from .keeper_thread import IDLE_S, LOOK_S, KeeperThread
 from .lease import Lease, holder_of
-from .threads import dispatch
+from .threads import callbacks, dispatch
 from .unsettled import ReleaseRequest, UnsettledReleases
 
-logger = logging.getLogger(__name__)
 BATCH = 2000
 """Leases per write. A connection buffers at most a MiB for a node that reads slowly."""
 _SOONEST_RETRY_S = 0.005
@@ -36,19 +36,21 @@ OnLease = Callable[[Lease], object]
 
 @dataclass(slots=True, eq=False)
 class _Kept:
-    """Renewal of one lease. A separate object, so that a forgotten lease is not added again.
+    """One kept lease. A separate object, so that a forgotten lease is not added again.
 
     Attributes:
-        due_at: Time of the next extension, seconds on the clock.
+        due_at: Time of the next extension, or look, seconds on the clock.
         holder: Object that releases the lease.
         on_extended: Called after each extension.
         on_lost: Called once when it is lost.
+        is_renewed: Whether it is renewed here; otherwise another process does that.
     """
 
     due_at: float
-    holder: weakref.ref[object] | None
-    on_extended: OnLease | None
-    on_lost: OnLease | None
+    holder: weakref.ref[object] | None = None
+    on_extended: OnLease | None = None
+    on_lost: OnLease | None = None
+    is_renewed: bool = True
 
 
 class Keeper:
@@ -58,12 +60,12 @@ class Keeper:
         clock: Time.
         extend: Extends all given leases in one round, within a number of seconds, and moves the
             deadlines of those that succeed.
-        lose: Called once with each lease that is lost, in the origin thread: see `dispatch`.
+        lose: Called once with each of its leases that is lost, in the origin thread: see
+            `dispatch`.
         prepare: Called on the thread before the first lease is due: connecting takes many steps,
             each of which a busy interpreter may delay.
-        spawn: Starts a function on a new thread; None: on an ordinary daemon thread.
         release: Makes releases within a number of seconds; returns whether each was confirmed.
-        tidy: Called at each tick, with whether any leases are kept, to close unused connections;
+        tidy: Called at each tick, with whether any leases are renewed, to close unused connections;
             returns whether any are left, so that the thread goes on.
     """
 
@@ -73,30 +75,32 @@ class Keeper:
         extend: Callable[[Sequence[Lease], float], object],
         lose: Callable[[Lease], None],
         prepare: Callable[[], object] = lambda: None,
-        spawn: Callable[[Callable[[], None]], object] | None = None,
         release: Callable[[Sequence[ReleaseRequest], float], Sequence[bool]] = lambda *_: (),
         tidy: Callable[[bool], bool] = lambda _: False,
     ) -> None:
         self._clock = clock
         self._extend = extend
         self._lose = lose
+        self._prepare = prepare
         self._tidy = tidy
-        self._is_untidy = False
+        self._is_prepared = self._is_untidy = False
         self._kept: dict[Lease, _Kept] = {}
+        self._untold: deque[tuple[Lease, _Kept]] = deque()
         self._releases = UnsettledReleases(clock, release)
-        self._thread = KeeperThread(
-            clock, prepare, self.tick, self._next_due_at, self._has_work, spawn
-        )
+        self._thread = KeeperThread(clock, self.tick, self._next_due_at, self._has_work)
 
     def forget_all(self) -> None:
         """Forget all leases and releases, as after a fork: they are the parent's."""
         self._kept = {}
+        self._is_prepared = False
+        self._untold.clear()
         self._releases.forget_all()
         self._thread.forget()
 
     def stop(self) -> None:
         """Stop all renewals and end the thread."""
         self._kept.clear()
+        self._is_prepared = False
         self._thread.stop()
 
     # ---- leases
@@ -122,12 +126,23 @@ class Keeper:
             RuntimeError: No thread can be started now. The next one that can renews the lease.
         """
         at = due_at(lease, self._clock.now())
-        self._kept[lease] = _Kept(at, holder, on_extended, on_lost)
+        self._add(lease, _Kept(at, holder, on_extended, on_lost))
+
+    def watch(self, lease: Lease, on_lost: OnLease) -> None:
+        """Call `on_lost` if `lease`, which another process renews, ends before it is forgotten.
+
+        Raises:
+            RuntimeError: As in `keep`.
+        """
+        self._add(lease, _Kept(lease.deadline, on_lost=on_lost, is_renewed=False))
+
+    def _add(self, lease: Lease, kept: _Kept) -> None:
+        self._kept[lease] = kept
         self._thread.start()
-        self._thread.wake(at)
+        self._thread.wake(kept.due_at)
 
     def forget(self, lease: Lease) -> None:
-        """Stop renewing `lease`."""
+        """Stop renewing, or watching, `lease`."""
         self._kept.pop(lease, None)
 
     def hurry(self, lease: Lease) -> None:
@@ -138,11 +153,11 @@ class Keeper:
 
     def kept(self) -> list[Lease]:
         """Return the leases that are being renewed."""
-        return list(self._kept)
+        return [lease for lease, kept in list(self._kept.items()) if kept.is_renewed]
 
     # ---- releases
 
-    def answer_for(self, release: ReleaseRequest) -> None:
+    def register_cleanup(self, release: ReleaseRequest) -> None:
         """Make `release` when it is due, unless it is settled before.
 
         Raises:
@@ -154,6 +169,10 @@ class Keeper:
         except RuntimeError:
             self._releases.settle(release.owner)
             raise
+
+    def is_releasing(self, owner: str) -> bool:
+        """Return whether the release of `owner` may have to be made yet."""
+        return self._releases.is_unsettled(owner)
 
     def settle(self, owner: str) -> bool:
         """Drop the release of `owner`; return False if it is being made already."""
@@ -180,18 +199,22 @@ class Keeper:
 
     def tick(self) -> float:
         """Do all that is due; return the time of the next tick, seconds on the clock."""
+        was_prepared, self._is_prepared = self._is_prepared, bool(self.kept())
+        if self._is_prepared and not was_prepared:
+            self._prepare()
+        self._report_lost()  # if the last tick was interrupted
         for lease, kept in list(self._kept.items()):
             if kept.holder and kept.holder() is None:
                 self.take_over(lease)
         spare = min(LOOK_S, max(0.0, self._next_due_at() - self._clock.now()))
         try:
             if self._releases.work(spare):
-                for lease in self.kept():
+                for lease in list(self._kept):
                     if self._releases.is_taken(lease.owner):
                         self.forget(lease)
         finally:
             self._renew()
-        self._is_untidy = self._tidy(bool(self._kept))
+        self._is_untidy = self._tidy(bool(self.kept()))
         return min(self._next_due_at(), self._releases.next_at(), self._clock.now() + IDLE_S)
 
     def _next_due_at(self) -> float:
@@ -213,8 +236,9 @@ class Keeper:
             for lease, kept in list(self._kept.items())
             if kept.due_at <= now + lease.ttl_ms / 12_000
         ]
-        standing = self._without_ended(due)
-        ending = [lease for lease in standing if lease.is_past_hold(now)]
+        # One that is called back may stop the renewal of others.
+        standing = [lease for lease in self._without_ended(due) if lease in self._kept]
+        ending = [lease for lease in standing if self._is_ending(lease, now)]
         batch = sorted(set(standing).difference(ending), key=lambda lease: lease.deadline)[:BATCH]
         try:
             if batch:
@@ -224,7 +248,13 @@ class Keeper:
             now = self._clock.now()
             for lease in self._without_ended([*batch, *ending]):
                 if kept := self._kept.get(lease):
-                    kept.due_at = due_at(lease, now)
+                    is_ending = self._is_ending(lease, now)
+                    kept.due_at = lease.deadline if is_ending else due_at(lease, now)
+
+    def _is_ending(self, lease: Lease, now: float) -> bool:
+        """Return whether the keeper does not renew `lease`, be it that it does not any more."""
+        kept = self._kept.get(lease)
+        return kept is None or not kept.is_renewed or lease.is_past_hold(now)
 
     def _extend_batch(self, batch: Sequence[Lease], patience: float) -> None:
         """Extend leases, and call `on_extended` of each whose deadline was moved."""
@@ -235,7 +265,10 @@ class Keeper:
             for lease, deadline in zip(batch, deadlines, strict=True):
                 kept = self._kept.get(lease)
                 if kept and kept.on_extended and lease.deadline != deadline:
-                    kept.on_extended(lease)
+                    callbacks.call(
+                        kept.on_extended, lease,
+                        failed="extension not reported key=%s holder=%s", about=_names(lease),
+                    )  # fmt: skip
 
     def _without_ended(self, leases: Iterable[Lease]) -> list[Lease]:
         """Return the leases that are held; forget the others, and report those that were lost."""
@@ -245,9 +278,15 @@ class Keeper:
             if not is_lost and not lease.is_released:
                 standing.append(lease)
             elif (kept := self._kept.pop(lease, None)) and is_lost:
-                lease.is_lost = True
-                dispatch.run_in_origin_thread(self._tell_lost, lease, kept.on_lost)
+                lease.backing.is_lost = True
+                self._untold.append((lease, kept))
+        self._report_lost()
         return standing
+
+    def _report_lost(self) -> None:
+        """Report every lease that is lost, also after one that is called back has stopped this."""
+        while self._untold:
+            dispatch.run_in_origin_thread(self._report_loss, *self._untold.popleft())
 
     def _patience(self, batch: Sequence[Lease], now: float) -> float:
         """Return the longest time for an extension of `batch`, in seconds.
@@ -255,23 +294,23 @@ class Keeper:
         Meanwhile no other lease may be lost, or come near its deadline without an extension.
         """
         left = patience_for(batch, now)
-        for lease in set(self.kept()).difference(batch):
-            is_ending = lease.is_past_hold(now)
+        for lease in set(self._kept.copy()).difference(batch):
+            is_ending = self._is_ending(lease, now)
             last_call = lease.deadline if is_ending else lease.deadline - lease.ttl_ms / 3000
             left = min(left, last_call - now)
         return max(0.0, left)
 
-    def _tell_lost(self, lease: Lease, on_lost: OnLease | None) -> None:
-        try:
-            self._lose(lease)
-            if on_lost:
-                on_lost(lease)
-        except Exception:
-            logger.exception(
-                "loss not reported to the holder key=%s holder=%s",
-                lease.key,
-                holder_of(lease.owner),
-            )
+    def _report_loss(self, lease: Lease, kept: _Kept) -> None:
+        for tell in (self._lose if kept.is_renewed else None, kept.on_lost):
+            if tell:
+                callbacks.call(
+                    tell, lease, failed="loss not reported to the holder key=%s holder=%s",
+                    about=_names(lease),
+                )  # fmt: skip
+
+
+def _names(lease: Lease) -> tuple[str, str]:
+    return shown(lease.key), shown(holder_of(lease.owner))
 
 
 def patience_for(leases: Iterable[Lease], now: float) -> float:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 
 from .clock import Clock
-from .threads import dispatch, native
+from .threads import callbacks, dispatch, native
 from .threads.wakeup import Wakeup
 
 logger = logging.getLogger(__name__)
@@ -31,28 +32,22 @@ class KeeperThread:
 
     Args:
         clock: Time.
-        prepare: Called on the thread before a lease is due, when there was none before.
         tick: Does all that is due; returns the time of the next tick, seconds on the clock.
         next_due_at: Returns when the next lease is due, seconds on the clock; infinity: none is.
         has_work: Returns whether the thread is still needed.
-        spawn: Starts a function on a new thread; None: on an ordinary daemon thread.
     """
 
     def __init__(
         self,
         clock: Clock,
-        prepare: Callable[[], object],
         tick: Callable[[], float],
         next_due_at: Callable[[], float],
         has_work: Callable[[], bool],
-        spawn: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         self._clock = clock
-        self._prepare = prepare
         self._tick = tick
         self._next_due_at = next_due_at
         self._has_work = has_work
-        self._spawn = spawn or _start_thread
         self.forget()
 
     def forget(self) -> None:
@@ -66,21 +61,30 @@ class KeeperThread:
         """Start the thread unless it runs.
 
         Raises:
-            RuntimeError: No thread can be started now.
+            RuntimeError: No thread can be started now, or too many files are open.
         """
         self._used_at = now = self._clock.now()
         if self._threads or now < self._starting_until:
             return
         self._starting_until = now + _START_WITHIN_S
         try:
-            self._spawn(self._run)
+            # Here and not on the thread: without descriptors it would end, and nobody would know.
+            dispatch.start_thread(partial(self._run, Wakeup()), "redlock-keeper")
+        except OSError as error:
+            self._starting_until = 0.0
+            raise RuntimeError(f"its wakeup can't be made: {error}") from error
         except BaseException:
             self._starting_until = 0.0
             raise
 
     def wake(self, due_at: float = -math.inf) -> None:
-        """Wake the thread unless it wakes up by `due_at`, seconds on the clock."""
-        if due_at < self._wakes_at and (wakeup := self._threads.get(_HERE)):
+        """Wake the thread unless it wakes up by `due_at`, seconds on the clock.
+
+        One that should be awake by now may sleep: this process, or the machine, was stopped just
+        before or during its sleep, which lasts as long after that.
+        """
+        is_in_time = self._used_at <= self._wakes_at <= due_at
+        if not is_in_time and (wakeup := self._threads.get(_HERE)):
             wakeup.wake()
 
     def stop(self) -> None:
@@ -90,9 +94,9 @@ class KeeperThread:
         if wakeup:
             wakeup.wake()
 
-    def _run(self) -> None:
+    def _run(self, wakeup: Wakeup) -> None:
         # Closed with its last reference: another thread may be about to wake this one.
-        wakeup, threads = Wakeup(), self._threads
+        threads = self._threads
         if threads.setdefault(_HERE, wakeup) is not wakeup:
             return  # another one was faster
         try:
@@ -107,24 +111,16 @@ class KeeperThread:
             self._go_on(wakeup, threads)
         except Exception as error:  # noqa: BLE001  # it is logged
             # Outside a tick the thread raises nothing: another thread raised this error here.
-            dispatch.run_in_origin_thread(
-                logger.error, "keeper interrupted, continuing", exc_info=error
-            )
+            callbacks.tell(logger.error, "keeper interrupted, continuing", exc_info=error)
             return True
         return False
 
     def _go_on(self, wakeup: Wakeup, threads: dict[str, Wakeup]) -> None:
-        is_prepared = False
         while True:
             try:
-                was_prepared, is_prepared = is_prepared, self._next_due_at() < math.inf
-                if is_prepared and not was_prepared:
-                    self._prepare()
                 wakes_at = self._tick()
             except Exception as error:  # noqa: BLE001  # it is logged
-                dispatch.run_in_origin_thread(
-                    logger.error, "keeper failed, retrying", exc_info=error
-                )
+                callbacks.tell(logger.error, "keeper failed, retrying", exc_info=error)
                 wakes_at = self._clock.now() + _AFTER_ERROR_S
             # Published before it is compared: a lease that was added meanwhile is seen here, or its
             # caller sees this time and wakes the thread.
@@ -142,7 +138,3 @@ class KeeperThread:
     def _is_idle(self) -> bool:
         is_unused = self._clock.now() - self._used_at >= IDLE_S
         return is_unused and not self._has_work()
-
-
-def _start_thread(run: Callable[[], None]) -> None:
-    dispatch.start_thread(run, "redlock-keeper")

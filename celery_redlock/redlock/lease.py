@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
@@ -9,17 +10,29 @@ import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Concatenate, ParamSpec, Protocol
+from typing import Concatenate, NoReturn, ParamSpec, Protocol
 
 from .clock import Clock
-from .errors import ConfigurationError, LeaseLost, RedlockError
+from .errors import NOT_RENEWED, ConfigurationError, LeaseLost, RedlockError, shown
+from .labels import bounded, label_of
 
 logger = logging.getLogger(__name__)
 P = ParamSpec("P")
-_HOSTNAME = socket.gethostname()
+_HOST_BYTES = 255
+# Not always text: a host's name may be any bytes.
+_HOSTNAME = bounded(socket.gethostname(), _HOST_BYTES)
 _RESERVES = "~"
-_NONCE = re.compile(rf"\b[0-9a-f]{{32}}(\.[0-9a-f]+)?(?={_RESERVES}?:)")
-_RESERVING = re.compile(rf"[0-9a-f]{{32}}(\.[0-9a-f]+)?{_RESERVES}:")
+_LASTS = "decade00"
+"""End of the nonce of a period's owner: hexadecimal, so that versions before it read the owner."""
+_PUBLICATION = r"(\.[0-9a-f]+)?"
+_HEAD = rf"[0-9a-f]{{32}}{_PUBLICATION}"
+_NONCE = re.compile(rf"\b{_HEAD}(?={_RESERVES}?:)")
+_TELLS_TIME = "7"
+_SINCE = re.compile(rf"([0-9a-f]{{12}}){_TELLS_TIME}[0-9a-f]{{19}}{_PUBLICATION}{_RESERVES}:")
+_TIMES_S = range(1_700_000_000, 4_102_444_800)  # the end of 2023 to that of 2099
+"""Times that a reservation can tell; others are random bits, of an owner that tells none."""
+_RESERVING = re.compile(rf"{_HEAD}{_RESERVES}:")
+_LASTING = re.compile(rf"[0-9a-f]{{24}}{_LASTS}{_PUBLICATION}{_RESERVES}?:")
 
 
 def new_owner(
@@ -28,22 +41,44 @@ def new_owner(
     *,
     publication: str = "",
     is_reservation: bool = False,
+    since_us: int = 0,
+    is_period: bool = False,
 ) -> str:
     """Return a fresh owner: 128 random bits, then the holder's name for people and tools.
 
+    52 of a reservation's bits may tell its time instead, as in a UUID of version 7, and the last 32
+    of a period's bits say that it is one.
+
     Args:
-        label: Holder of the lock, for instance a task's id. None: this process.
+        label: Holder of the lock, for instance a task's id. None: this process. Stored as
+            `labels.label_of` returns it.
         hostname: Host of the holder. None: this machine's name.
         publication: Hex digits that distinguish holders with the same label, the same for all
             copies of one message. '': there is only one.
         is_reservation: Whether the owner is that of a reservation.
+        since_us: Time at which the reservation begins, µs since the epoch; 0: it does not tell.
+        is_period: Whether the owner is that of a throttle's period, reserved or begun: nothing runs
+            under it, and it ends by its ttl alone.
 
     A nonce is never used twice, not even for the next attempt of the same caller: two attempts
     could get the same token otherwise.
     """
-    head = secrets.token_hex(16) + (f".{publication}" if publication else "")
+    nonce = _random_bits()
+    if is_period:
+        nonce = nonce[: -len(_LASTS)] + _LASTS
+    if since_us:
+        nonce = f"{since_us // 1000:012x}{_TELLS_TIME}{nonce[13:]}"
+    head = f"{nonce}.{publication}" if publication else nonce
     mark = _RESERVES if is_reservation else ""
-    return f"{head}{mark}:{label or f'pid-{os.getpid()}'}@{hostname or _HOSTNAME}"
+    who = label_of(label) if label else f"pid-{os.getpid()}"
+    host = bounded(hostname, _HOST_BYTES) if hostname else _HOSTNAME
+    return f"{head}{mark}:{who}@{host}"
+
+
+def _random_bits() -> str:
+    """Return 32 hexadecimal digits that are no period's."""
+    bits = secrets.token_hex(16)
+    return _random_bits() if bits.endswith(_LASTS) else bits
 
 
 def task_of(owner: str | None) -> str | None:
@@ -68,6 +103,16 @@ def holder_of(owner: str) -> str:
     return owner.partition(":")[2]
 
 
+def owner_id(owner: str) -> str:
+    """Return a short digest of an owner: safe to show, while it releases no lock."""
+    return hashlib.sha256(owner.encode("utf-8", "replace")).hexdigest()[:12]
+
+
+def this_process() -> str:
+    """Return the name of this process as a holder, ``pid-<number>@<hostname>``."""
+    return holder_of(new_owner())
+
+
 def without_nonces(text: str) -> str:
     """Return a text of a node without the nonces of the owners in it."""
     return _NONCE.sub("...", text)
@@ -77,6 +122,23 @@ def is_reservation(owner: str | None) -> bool:
     """Return whether an owner is that of a reservation."""
     # The first test is quick: few labels have it.
     return owner is not None and _RESERVES in owner and _RESERVING.match(owner) is not None
+
+
+def reserved_since(owner: str | None) -> float | None:
+    """Return when a reservation began, seconds since the epoch on its publisher's clock.
+
+    None: the owner is not a reservation's, or does not tell.
+    """
+    told = _SINCE.match(owner) if owner else None
+    if told is None:
+        return None
+    since = int(told[1], 16) / 1000
+    return since if int(since) in _TIMES_S else None
+
+
+def is_period(owner: str | None) -> bool:
+    """Return whether an owner is that of a throttle's period, which outlasts message and run."""
+    return owner is not None and _LASTING.match(owner) is not None
 
 
 def host_of(owner: str | None) -> str | None:
@@ -127,7 +189,9 @@ class Backing:
         channel: Channel over which the lease was granted.
         is_granted_late: Returns whether nodes have not answered the grant yet; None: all have.
         lock: Lock by which the holder extends and releases the lease; None: a task's run does.
-        entered_in: Id of the process that has entered the lease's ``with`` block; None: none has.
+        is_lost: Whether the lease is known to be lost; `Lease.lost` says whether it is.
+        lost_because: Reason why the lease is lost, if it was not its deadline.
+        entered_in: Id of the process of each of the lease's ``with`` blocks that was not left.
     """
 
     verify: Callable[[Lease], None] | None = None
@@ -135,7 +199,9 @@ class Backing:
     channel: object = None
     is_granted_late: Callable[[], bool] | None = None
     lock: Grantor | None = None
-    entered_in: int | None = None
+    is_lost: bool = False
+    lost_because: str = NOT_RENEWED
+    entered_in: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -143,7 +209,8 @@ class Lease:
     """A held lock, for a single use: after it is lost or released, acquire another.
 
     A ``with`` block releases it on leaving, and raises LeaseLost if it was lost by then. Acquired
-    without ``renew=True``, it is not renewed inside.
+    without ``renew=True``, it is not renewed inside. Of several blocks at a time, nested or in
+    threads, the last to be left releases it. One that was lost or released enters no block.
 
     Attributes:
         key: Key of the lock.
@@ -170,7 +237,6 @@ class Lease:
     superseded: str = field(default="", repr=False)
     took_over: bool = False
     hold_until: float | None = None
-    is_lost: bool = False
     is_released: bool = False
     backing: Backing = field(default_factory=Backing, repr=False)
 
@@ -183,9 +249,10 @@ class Lease:
     @property
     def lost(self) -> bool:
         """True once the lease has ended without being released."""
-        if self.backing.refresh and not self.is_lost:
-            self.backing.refresh(self)
-        return self.is_lost or (not self.is_released and self.deadline <= self.clock.now())
+        backing = self.backing
+        if backing.refresh and not backing.is_lost:
+            backing.refresh(self)
+        return backing.is_lost or (not self.is_released and self.deadline <= self.clock.now())
 
     def is_past_hold(self, now: float) -> bool:
         """Return whether the lease is not renewed any more; it is valid until its deadline."""
@@ -203,7 +270,7 @@ class Lease:
         if self.is_released:
             raise LeaseLost(self.key, "it was released")
         if self.lost or self.backing.verify is None:
-            raise LeaseLost(self.key)
+            raise LeaseLost(self.key, self.backing.lost_because)
         self.backing.verify(self)
 
     def extend(self) -> None:
@@ -234,20 +301,33 @@ class Lease:
         lock = self.backing.lock
         if lock is None:
             raise ConfigurationError(
-                f"cannot {action} {self.key!r} by hand: the run of its task does that"
+                f"cannot {action} '{shown(self.key)}' by hand: the run of its task does that"
             )
         return lock
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"cannot copy or pickle the lease on {self.key!r}: its holder alone renews and releases"
+            " it; pass its key and its token, or have the other side acquire a lease of its own"
+        )
+
     def __enter__(self) -> Lease:  # noqa: PYI034  # Python 3.10 has no Self
-        self.backing.entered_in = os.getpid()
+        if self.is_released:
+            raise LeaseLost(self.key, "it was released")
+        if self.lost:
+            raise LeaseLost(self.key)
+        self.backing.entered_in.append(os.getpid())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        blocks = self.backing.entered_in
         # A child that was forked inside the block leaves it as well; the lock is its parent's.
-        if self.backing.entered_in == os.getpid():
-            is_lost = release_at_end(self, self._lock("release").release)
-            if is_lost and kind is None:
-                raise lost_in_block(self)
+        if os.getpid() not in blocks:
+            return
+        blocks.remove(os.getpid())
+        is_lost = self.lost if blocks else release_at_end(self, self._lock("release").release)
+        if is_lost and kind is None:
+            raise lost_in_block(self)
 
 
 def release_at_end(lease: Lease, release: Callable[[Lease], object]) -> bool:
@@ -258,7 +338,7 @@ def release_at_end(lease: Lease, release: Callable[[Lease], object]) -> bool:
     was_lost = lease.lost
     if not lease.is_released:
         release_or_warn(release, lease)
-    return was_lost or lease.is_lost
+    return was_lost or lease.backing.is_lost
 
 
 def lost_in_block(lease: Lease) -> LeaseLost:
@@ -271,7 +351,7 @@ def release_or_warn(
     lease: Lease,
     *args: P.args,
     **kwargs: P.kwargs,
-) -> None:
+) -> bool:
     """Release a lease whose work is done; log a warning if that fails, and raise nothing.
 
     Args:
@@ -280,8 +360,13 @@ def release_or_warn(
         lease: Lease to release.
         *args: Further arguments of `release`.
         **kwargs: Further arguments of `release`.
+
+    Returns:
+        Whether a quorum has confirmed the release.
     """
     try:
         release(lease, *args, **kwargs)
     except RedlockError as error:
-        logger.warning("lock not released key=%s error=%s", lease.key, error)
+        logger.warning("lock not released key=%s error=%s", shown(lease.key), error)
+        return False
+    return True

@@ -1,22 +1,23 @@
 """The lock: acquire, extend, release. Start reading here.
 
-Next comes `acquisition`, the algorithm, then `extension` and `release`. `protocol.quorum` decides,
-`rounds` sends each request to the nodes, `transport.channel` carries it. `parts` connects them all.
+Next comes `acquisition`, the algorithm, then `extension` and `release`: each makes its own requests
+to the nodes. `protocol.quorum` decides, `transport.channel` carries. `parts` connects them all.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from operator import methodcaller
 
 from .attempt import Attempt
 from .defaults import TTL_S
 from .errors import ConfigurationError, QuorumUnavailable
 from .hold import Hold
 from .keeper import OnLease
-from .lease import Holder, Lease, is_reservation
+from .lease import Holder, Lease, is_reservation, this_process
 from .parts import Parts
-from .validation import check_key, check_seconds, lease_ttl_ms
+from .validation import check_key, check_label, check_seconds, lease_ttl_ms
 
 DAY_S = 86_400.0
 
@@ -24,7 +25,9 @@ DAY_S = 86_400.0
 class Redlock(Parts):
     """A lock on a quorum of independent Redis masters, with a fencing token.
 
-    Usable from any number of threads, and after a fork.
+    Usable from any number of threads, and after a fork. Pickled or copied, it is made again from
+    its arguments, with connections and leases of its own: the pickle contains the nodes' URLs with
+    their passwords.
 
     Args:
         nodes: URLs of 1, 3, 5 … masters without replication between them.
@@ -77,7 +80,8 @@ class Redlock(Parts):
             ttl: Time after which the lock expires unless it is extended, seconds, <= `max_ttl`.
             wait: Longest time to try while others hold the lock or nodes are down, seconds. None
                 or 0: one attempt; `math.inf`: no limit.
-            label: Holder, as people and tools see it, for instance a task's id. None: this process.
+            label: Holder, as people and tools see it, for instance a task's id, at most 512 bytes
+                long. None: this process.
             renew: Whether a thread renews the lease until it is released, or lost, or `max_hold` is
                 over. Release it: nothing else does while this process lives.
             max_hold: With `renew`, the time after which the lease is not renewed any more, seconds.
@@ -89,6 +93,7 @@ class Redlock(Parts):
             ConfigurationError: An argument is not valid, or a node is not an independent master.
         """
         check_seconds("max_hold", max_hold, endless=True)
+        check_label(label)
         if on_lost and not renew:
             raise ConfigurationError("on_lost is called by the renewal; add renew=True")
         lease = self._acquisition.win(self._attempt(key, ttl, wait), label, wait or 0.0)
@@ -140,21 +145,27 @@ class Redlock(Parts):
             max_hold: Time after which the lease is not renewed any more, seconds.
             label: Holder, as people and tools see it.
             on_lost: Called with the lease, on the thread that renews it, as soon as this process
-                knows that it is lost. Return quickly: other leases are not renewed meanwhile. An
-                error is logged.
+                knows that it is lost. Return quickly: other leases are not renewed meanwhile.
+                Whatever it raises is logged, SystemExit included: that would end the thread.
 
         Returns:
-            A context manager; ``as`` gives the `Lease`. An exception may strike anywhere: the
-            keeper then releases the lock in the background.
+            A context manager for any number of blocks, each of which acquires the lock anew, also
+            for several threads at a time; ``as`` gives the `Lease`. An exception may strike
+            anywhere: the keeper then releases the lock in the background. Pickled or copied with
+            its `Redlock`, it is made again from its arguments.
 
         Raises:
             LockHeld, QuorumUnavailable, ConfigurationError: As in `acquire`, on entering the block.
             LeaseLost: The lease was lost inside the block, which ended without an exception.
         """
         check_seconds("max_hold", max_hold, endless=True)
+        check_label(label)
         attempt = self._attempt(key, ttl, wait)
         acquire = partial(self._acquisition.win, attempt, label, wait or 0.0)
-        return Hold(acquire, self._settle, self, self.keeper, max_hold, on_lost)
+        again = methodcaller(
+            "lock", key, ttl, wait=wait, max_hold=max_hold, label=label, on_lost=on_lost
+        )
+        return Hold(acquire, self._settle, self, self.keeper, max_hold, on_lost, again)
 
     # ---- extend and release
 
@@ -211,7 +222,8 @@ class Redlock(Parts):
         """Release the lock `key` of any holder, which then finds its lease lost.
 
         Until it does, at its next renewal or `ensure`, two holders may work at once: see to it that
-        the first one has ended. Only a resource that checks the token refuses it.
+        the first one has ended. Only a resource that checks the token refuses it. A task learns at
+        its end that this process released its lock, and when.
 
         Returns:
             Whether anybody held it.
@@ -221,11 +233,26 @@ class Redlock(Parts):
             ConfigurationError: `key` is not valid.
         """
         check_key(key)
-        held, floor = self._inspection.look_closely(key)
-        if held is None or held.owner is None:
-            return False
-        token = 0 if is_reservation(held.owner) else floor
-        return self._release.drop(key, held.owner, token)
+        held = self._inspection.look(key)
+        return (
+            held is not None
+            and held.owner is not None
+            and self._drop(key, held.owner, this_process())
+        )
+
+    def _drop(self, key: str, owner: str, author: str) -> bool:
+        """Release `key` if `owner` holds it, by the one rule for releases by others.
+
+        The floors are raised above the highest one that a majority reports, so that no renewal
+        revives the lock. This process's own clock has no part in that.
+        """
+        # A reservation is never renewed, and the floor under it is that of an earlier lease.
+        if is_reservation(owner):
+            return self._release.drop(key, owner)
+        token = self._inspection.floor_under(key, owner)
+        # First, so that its holder finds the note when it finds its lease lost.
+        self._release.note_drop(key, owner, author)
+        return self._release.drop(key, owner, token)
 
     # ---- the nodes
 
@@ -233,7 +260,8 @@ class Redlock(Parts):
         """Connect to every node and write to it; return, by node, the reason why one does not vote.
 
         A lock is written under this prefix, and released at once. Nodes that don't vote are down,
-        or refuse to write (memory, replicas or access rights), or wait for their restart guard.
+        or refuse to write (memory, replicas or access rights), or answer later than `node_timeout`,
+        or wait for their restart guard.
 
         Raises:
             ConfigurationError: A node is not an independent master.

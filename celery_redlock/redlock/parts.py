@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from celery_redlock.redlock.protocol.quorum import guard_s, majority
 from celery_redlock.redlock.protocol.run_notes import Admission
@@ -14,7 +15,6 @@ from celery_redlock.redlock.transport.node import Node
 from celery_redlock.redlock.transport.pool import Pool
 from celery_redlock.redlock.transport.subscriptions import Subscriptions
 
-from .access import Access
 from .acquisition import Acquisition
 from .clock import Clock, SystemClock
 from .defaults import (
@@ -30,10 +30,16 @@ from .extension import Extension
 from .inspection import Inspection
 from .keeper import Keeper
 from .lease import Lease
-from .release import BackgroundRelease, Release
-from .rounds import Rounds
-from .threads import dispatch
-from .validation import address_of, check_count, check_nodes, check_seconds
+from .release import Release, ReleaseRound
+from .threads import callbacks, dispatch
+from .validation import (
+    LONGEST_S,
+    address_of,
+    check_count,
+    check_nodes,
+    check_prefix,
+    check_seconds,
+)
 from .waiters import Waiters
 
 
@@ -55,8 +61,10 @@ class Parts:
         observers: Sequence[Observer] = (),
         clock: Clock | None = None,
     ) -> None:
+        self._arguments = {name: value for name, value in locals().items() if name != "self"}
         urls = check_nodes(nodes)
-        check_seconds("node_timeout", node_timeout, above_zero=True)
+        check_prefix(key_prefix)
+        check_seconds("node_timeout", node_timeout, above_zero=True, longest=LONGEST_S)
         check_seconds("max_ttl", max_ttl, above_zero=True)
         check_seconds("max_clock_skew", max_clock_skew)
         check_seconds("floor_ttl", floor_ttl, above_zero=True)
@@ -65,59 +73,56 @@ class Parts:
         self.max_ttl = max_ttl
         self.key_prefix = key_prefix
         self.clock = clock or SystemClock()
-        self.log: Observer = log_event
-        self.observers: list[Observer] = [*observers]
+        self._audience = audience = _Audience(observers)
         self.quorum = majority(len(urls))
-        rounds = Rounds(
-            key_prefix,
-            round(max_clock_skew * 1e6),
-            math.ceil(max(floor_ttl, max_clock_skew) * 1000),
-        )
         is_guarded = len(urls) > 1 if restart_guard is None else restart_guard
         guard = guard_s(max_ttl, max_clock_skew) if is_guarded else 0.0
         # It has granted no lock before, but a token may be ahead of its clock.
         admitted = guard_s(0.0, max_clock_skew)
         connect_timeout = max(1.0, 4 * node_timeout)
         addresses = tuple(map(address_of, urls))
-        self.nodes = tuple(
+        self.nodes = nodes_ = tuple(
             Node(
-                url, self.clock, connect_timeout, guard, self._observe, admitted,
+                url, self.clock, connect_timeout, guard, audience.observe, admitted,
                 Admission(key_prefix, addresses, address, guard),
             )
             for url, address in zip(urls, addresses, strict=True)
         )  # fmt: skip
-        for node in self.nodes:
-            node.peers = self.nodes
-        self._pool = Pool(
-            lambda: Channel(self.nodes, self.clock, node_timeout, connect_timeout),
+        for node in nodes_:
+            node.peers = nodes_
+        at = self.clock
+        # Nothing below may refer to `self`: the keeper's thread would keep a lock that nobody uses
+        # any more from being collected.
+        self._pool = pool = Pool(
+            lambda: Channel(nodes_, at, node_timeout, connect_timeout),
             max_connections,
             connect_timeout,
             self.clock.sleep,
         )
-        self._idle_timeout = idle_timeout
         # The keeper's connections are its own: gevent binds a connection to the thread it is from.
-        self._keepers_pool = Pool(self._pool.make)
-        access = Access(self.nodes, self._pool, rounds, self.clock, node_timeout)
-        keepers = access._replace(pool=self._keepers_pool)
+        self._keepers_pool = keepers_pool = Pool(pool.make)
+        skew_us, floor_ttl_ms = max_clock_skew * 1e6, max(floor_ttl, max_clock_skew) * 1000
+        rest = (at, node_timeout, key_prefix, round(skew_us), math.ceil(floor_ttl_ms))
+        access, keepers = (nodes_, pool, *rest), (nodes_, keepers_pool, *rest)
         self.keeper = Keeper(
             self.clock,
-            Extension(keepers).extend_batch,
-            self._lose,
-            prepare=self._keepers_pool.prepare,
-            release=BackgroundRelease(keepers).make_all,
-            tidy=self._tidy,
+            Extension(*keepers).extend_batch,
+            audience.lose,
+            prepare=keepers_pool.prepare,
+            release=ReleaseRound(*keepers).make_all,
+            tidy=partial(_tidy, weakref.ref(self), pool, keepers_pool, idle_timeout),
         )
         self._waiters = Waiters(
             self.clock,
             self.quorum,
-            lambda: Subscriptions(self.nodes, self.clock, node_timeout, connect_timeout),
+            lambda: Subscriptions(nodes_, at, node_timeout, connect_timeout),
         )
-        self._extension = Extension(access)
+        self._extension = Extension(*access)
         self._acquisition = Acquisition(
-            access, self.keeper, self._observe, self._extension.verify, self._waiters
+            *access, self.keeper, audience.observe, self._extension.verify, self._waiters
         )
-        self._release = Release(access, self.keeper, self._observe, self._waiters)
-        self._inspection = Inspection(access)
+        self._release = Release(*access, self.keeper, audience.observe, self._waiters)
+        self._inspection = Inspection(*access)
         _instances.add(self)
 
     def _close(self) -> None:
@@ -126,32 +131,74 @@ class Parts:
         self._pool.close()
         self._keepers_pool.close()
 
+    def __reduce__(self) -> tuple[Callable[[], Parts], tuple[()]]:
+        """Return how to make a lock from the same arguments: for copies and other processes."""
+        return partial(type(self), **self._arguments | {"observers": self.observers}), ()
+
     def after_fork(self) -> None:
         """Forget the parent's connections and leases, in a forked child."""
+        for node in self.nodes:
+            node.forget_attempts()
         self._pool.forget()
         self._keepers_pool.forget()
         self._waiters.forget()
         self.keeper.forget_all()
 
-    def _tidy(self, has_leases: bool) -> bool:  # noqa: FBT001  # the keeper's one argument
-        """On the keeper's thread: close unused connections; return whether any are left."""
-        if math.isinf(self._idle_timeout):
-            return False
-        if not has_leases:
-            # While there are leases, it is better to have a connection when one is due.
-            self._keepers_pool.close_unused(self._idle_timeout)
-        dispatch.run_in_origin_thread(self._pool.close_unused, self._idle_timeout)
-        return self._pool.has_channels() or self._keepers_pool.has_channels()
+    @property
+    def log(self) -> Observer:
+        """Observer that writes the log."""
+        return self._audience.log
 
-    def _lose(self, lease: Lease) -> None:
-        lease.is_lost = True
-        self._observe(Lost(lease, "it was not renewed in time"))
+    @log.setter
+    def log(self, log: Observer) -> None:
+        self._audience.log = log
 
-    def _observe(self, event: Event) -> None:
+    @property
+    def observers(self) -> list[Observer]:
+        """Observers of every event."""
+        return self._audience.observers
+
+
+class _Audience:
+    """Log and observers of a lock, which are told of events as long as its parts are at work."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self.log: Observer = log_event
+        self.observers: list[Observer] = [*observers]
+
+    def lose(self, lease: Lease) -> None:
+        """Mark a lease as lost, and tell of it."""
+        lease.backing.is_lost = True
+        self.observe(Lost(lease, lease.backing.lost_because))
+
+    def observe(self, event: Event) -> None:
+        """Tell of an event."""
         # Not as an observer: an error that a time limit raises in one is taken for the observer's.
-        dispatch.run_in_origin_thread(self.log, event)
+        callbacks.tell(self.log, event)
         if self.observers:
-            dispatch.run_in_origin_thread(notify, self.observers, event)
+            callbacks.tell(notify, self.observers, event)
+
+
+def _tidy(
+    user: weakref.ref[Parts],
+    pool: Pool,
+    keepers_pool: Pool,
+    idle_timeout: float,
+    has_leases: bool,  # noqa: FBT001  # the keeper's one argument
+) -> bool:
+    """On the keeper's thread: close unused connections; return whether any are left.
+
+    If the lock was collected, unclosed, all that are idle are unused.
+    """
+    if user() is None:
+        idle_timeout = 0.0
+    if math.isinf(idle_timeout):
+        return False
+    if not has_leases:
+        # While there are leases, it is better to have a connection when one is due.
+        keepers_pool.close_unused(idle_timeout)
+    dispatch.run_in_origin_thread(pool.close_unused, idle_timeout)
+    return pool.has_channels() or keepers_pool.has_channels()
 
 
 _instances: weakref.WeakSet[Parts] = weakref.WeakSet()

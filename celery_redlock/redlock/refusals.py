@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from celery_redlock.redlock.protocol.replies import Busy, Extended, Failed
+from celery_redlock.redlock.protocol.replies import Busy, Extended, Failed, Occupied
 from celery_redlock.redlock.transport.node import Node
 
 from .errors import ConfigurationError, LockHeld, QuorumUnavailable
 from .lease import holder_of
+
+_OCCUPIED = "another owner has the lock key"
 
 
 def unavailable(
@@ -27,14 +29,15 @@ def unavailable(
         nodes: The nodes.
         otherwise: Reason of the nodes that did answer.
     """
-    errors = {}
+    errors, refused = {}, 0
     guarded = sum(isinstance(reply, Failed) and reply.is_guarded for reply in replies)
     for node, reply in zip(nodes, replies, strict=True):
         if isinstance(reply, Failed):
             errors[node.name] = reply.error
         elif otherwise and reply is not None and not isinstance(reply, Extended):
-            errors[node.name] = otherwise
-    return QuorumUnavailable(key, errors, len(nodes), action, guarded)
+            errors[node.name] = _OCCUPIED if isinstance(reply, Occupied) else otherwise
+            refused += 1
+    return QuorumUnavailable(key, errors, len(nodes), action, guarded, refused)
 
 
 def held_by(
@@ -61,14 +64,14 @@ def held_by(
     return LockHeld(key, holder, remaining, contended, since, owner=owner, age=age)
 
 
-def refuse_misconfigured(nodes: Sequence[Node]) -> None:
-    """Raise an error if a node is not an independent master: nothing is granted then.
+def refuse_misconfigured(nodes: Sequence[Node], most: int = 0) -> None:
+    """Raise an error if more than `most` nodes never were independent masters.
 
-    Leases that are held are still extended and released: the other nodes are a quorum for them.
+    A node that was one, for this process or the one that has forked it, is only down.
 
     Raises:
-        ConfigurationError: A node is not an independent master; the message names it.
+        ConfigurationError: Such a node is not an independent master; the message names it.
     """
-    for node in nodes:
-        if node.misconfigured:
-            raise ConfigurationError(*node.misconfigured.args)
+    misconfigured = [node.misconfigured for node in nodes if node.misconfigured]
+    if len(misconfigured) > most:
+        raise ConfigurationError(*misconfigured[0].args)

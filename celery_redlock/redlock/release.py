@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
-from celery_redlock.redlock.protocol.quorum import acknowledged, drift_ms
+from celery_redlock.redlock.protocol.drop_notes import (
+    LASTS_MS,
+    DropNote,
+    as_noted,
+    dropped_key,
+)
+from celery_redlock.redlock.protocol.quorum import (
+    Verdict,
+    acknowledged,
+    confirm_verdict,
+    drift_ms,
+    has_majority_replied,
+)
 from celery_redlock.redlock.protocol.replies import Acknowledged, AckReply
-from celery_redlock.redlock.protocol.scripts import lock_keys
+from celery_redlock.redlock.protocol.scripts import (
+    Argument,
+    as_release,
+    done_key,
+    lock_keys,
+    releasing,
+)
+from celery_redlock.redlock.transport.channel import Channel, Command
+from celery_redlock.redlock.transport.in_flight import Replies
+from celery_redlock.redlock.transport.repeating import ask_repeatably, replies_to
 
-from .access import Access, Operation
+from .access import Access
 from .events import Event, Released
 from .keeper import Keeper
 from .lease import Lease
@@ -19,31 +42,87 @@ from .waiters import Waiters
 
 DONE_S = 3600.0
 """Default expiry of a done mark."""
+_NOBODY = ""
 _DROPPED_WITHIN_S = 60.0
 """Time for which the release of another process's lock is retried; its ttl is unknown here."""
 
 
-class Release(Operation):
+class ReleaseRound(Access):
+    """Releases of any number of locks with one write per node."""
+
+    def make_all(self, requests: Sequence[ReleaseRequest], patience: float) -> list[bool]:
+        """Make the releases that the keeper has taken over.
+
+        Args:
+            requests: The releases.
+            patience: Longest wait, seconds; at least the node timeout.
+
+        Returns:
+            Whether all connected nodes, and a majority, have confirmed each release.
+        """
+        timeout = max(patience, self._node_timeout)
+        with self._pool.channel(patience=timeout, needs_votes=False) as channel:
+            needed = max(self._quorum, len(channel.everyone()))
+            all_acks = self._ask(channel, requests, lambda replies: None not in replies, timeout)
+        return [acknowledged(acks) >= needed for acks in all_acks]
+
+    def _ask_one(self, channel: Channel, request: ReleaseRequest) -> Sequence[AckReply | None]:
+        """Ask every node for one release, until a majority has confirmed it or can't any more."""
+        return self._ask(channel, [request], _is_decided)[0]
+
+    def _ask(
+        self,
+        channel: Channel,
+        requests: Sequence[ReleaseRequest],
+        is_decided: Callable[[Replies[list[AckReply]]], bool],
+        timeout: float | None = None,
+    ) -> list[Sequence[AckReply | None]]:
+        """Ask every node for releases; return the replies to each."""
+        now = self._clock.now()
+        made = [self._commands(request, now) for request in requests]
+        ends = list(itertools.accumulate(map(len, made)))
+
+        def parse(raws: list[object]) -> list[AckReply]:
+            return [as_release(raws[end - 1]) for end in ends]
+
+        def parse_again(raws: list[object]) -> list[AckReply]:
+            # It may have been made before, its reply being lost.
+            return [
+                ack._replace(was_ours=True) if isinstance(ack, Acknowledged) else ack
+                for ack in parse(raws)
+            ]
+
+        commands = list(itertools.chain.from_iterable(made))
+        replies = ask_repeatably(
+            channel, commands, parse, is_decided, channel.everyone, timeout,
+            parse_again=parse_again,
+        )  # fmt: skip
+        return [replies_to(number, replies) for number in range(len(requests))]
+
+    def _commands(self, request: ReleaseRequest, now: float) -> list[Command]:
+        keys: tuple[str, ...] = lock_keys(self._prefix, request.key)
+        if request.done:
+            keys += (done_key(self._prefix, request.key, request.done),)
+        leaving: tuple[Argument, ...] = ()
+        keep_ms = request.keep_ms(now)
+        if keep_ms or request.done or request.superseded:
+            leaving = (keep_ms, request.done_ttl_ms, request.superseded)
+        return releasing(keys, request.owner, request.token, self._floor_ttl_ms, *leaving)
+
+
+@dataclass(eq=False)
+class Release(ReleaseRound):
     """Releases of leases, for any number of threads.
 
-    Args:
-        access: Access to the nodes.
-        keeper: Retries each release until a majority has confirmed it.
-        observe: Called with Released.
-        waiters: Waiters of this process.
+    Attributes:
+        _keeper: Retries each release until a majority has confirmed it.
+        _observe: Called with Released.
+        _waiters: Waiters of this process.
     """
 
-    def __init__(
-        self,
-        access: Access,
-        keeper: Keeper,
-        observe: Callable[[Event], None],
-        waiters: Waiters,
-    ) -> None:
-        super().__init__(access)
-        self._keeper = keeper
-        self._observe = observe
-        self._waiters = waiters
+    _keeper: Keeper
+    _observe: Callable[[Event], None]
+    _waiters: Waiters
 
     def release(
         self, lease: Lease, keep: float = 0.0, done: str | None = None, done_ttl: float = DONE_S
@@ -80,7 +159,7 @@ class Release(Operation):
         # Nodes mostly reply alike. In their order, so that a run can be repeated exactly.
         for ack in dict.fromkeys(acks):
             if isinstance(ack, Acknowledged) and ack.listeners:
-                channel, _ = lock_keys(self._rounds.prefix, lease.key)
+                channel, _ = lock_keys(self._prefix, lease.key)
                 self._waiters.note_release(channel, ack.listeners)
                 break
         self._observe(Released(lease, self._clock.now() - lease.acquired_at))
@@ -90,7 +169,17 @@ class Release(Operation):
         # been first: neither is a loss.
         is_by_us = is_first and self._clock.now() < request.due
         if is_by_us and lease.backing.lock and _gone(acks) >= self._quorum:
-            lease.is_lost = True
+            lease.backing.is_lost = True
+
+    def note_drop(self, key: str, owner: str, author: str) -> None:
+        """Note, for the holder to find, who is about to release its lock."""
+        note = DropNote.of(owner, self._clock.wall_us() / 1e6, author)
+        with self._pool.channel(needs_votes=False) as channel:
+            command = ("SET", dropped_key(self._prefix, key), note.value, "PX", LASTS_MS)
+            # A node that refuses it goes without.
+            channel.ask(
+                [command], lambda raws: as_noted(raws[0]), has_majority_replied, channel.everyone()
+            )
 
     def drop(self, key: str, owner: str, token: int = 0) -> bool:
         """Release `key` if `owner` holds it; the lock of another owner is not touched.
@@ -124,15 +213,19 @@ class Release(Operation):
         Raises:
             QuorumUnavailable: Less than a majority confirmed.
         """
-        with self._pool.channel() as channel:
-            acks = self._rounds.mark_done(channel, key, label, round(DONE_S * 1000))
+        # The script that writes marks also releases, but no lock has this owner.
+        mark = ReleaseRequest(
+            key, _NOBODY, due=0.0, ends_at=0.0, done=label, done_ttl_ms=round(DONE_S * 1000)
+        )
+        with self._pool.channel(needs_votes=False) as channel:
+            acks = self._ask_one(channel, mark)
         if acknowledged(acks) < self._quorum:
             raise unavailable("mark", key, acks, self._nodes)
 
     def _have_answered_for(self, request: ReleaseRequest) -> None:
         # If the keeper's thread can't be started, the caller's own attempt is the only one.
         with suppress(RuntimeError):
-            self._keeper.answer_for(request)
+            self._keeper.register_cleanup(request)
 
     def _make(
         self,
@@ -142,12 +235,10 @@ class Release(Operation):
     ) -> Sequence[AckReply | None]:
         """Make a release, and take it from the keeper once a majority has confirmed it."""
         try:
-            with self._pool.channel(preferred, is_bound, goes_first=True) as channel:
-                acks = self._rounds.release(
-                    channel, request.key, request.owner, request.token,
-                    superseded=request.superseded, keep_ms=request.keep_ms(self._clock.now()),
-                    done=request.done, done_ttl_ms=request.done_ttl_ms,
-                )  # fmt: skip
+            with self._pool.channel(
+                preferred, is_bound, goes_first=True, needs_votes=False
+            ) as channel:
+                acks = self._ask_one(channel, request)
         except BaseException:
             self._keeper.finish(request.owner)
             raise
@@ -161,21 +252,5 @@ def _gone(acks: Sequence[AckReply | None]) -> int:
     return sum(isinstance(ack, Acknowledged) and not ack.was_ours for ack in acks)
 
 
-class BackgroundRelease(Operation):
-    """Releases that the keeper has taken over, made on its thread with channels of its own."""
-
-    def make_all(self, requests: Sequence[ReleaseRequest], patience: float) -> list[bool]:
-        """Make releases with one write per node.
-
-        Args:
-            requests: The releases.
-            patience: Longest wait, seconds; at least the node timeout.
-
-        Returns:
-            Whether all connected nodes, and a majority, have confirmed each release.
-        """
-        timeout = max(patience, self._node_timeout)
-        with self._pool.channel(patience=timeout) as channel:
-            needed = max(self._quorum, len(channel.everyone()))
-            all_acks = self._rounds.release_all(channel, requests, self._clock.now(), timeout)
-        return [acknowledged(acks) >= needed for acks in all_acks]
+def _is_decided(replies: Replies[list[AckReply]]) -> bool:
+    return confirm_verdict(replies_to(0, replies), 0) is not Verdict.PENDING

@@ -9,8 +9,10 @@ from .acquisition import OnAttempt
 from .attempt import Attempt
 from .defaults import TTL_S
 from .errors import LockHeld, RedlockError
+from .inspection import Judgement
 from .lease import Lease
 from .lock import Redlock
+from .placement import Placement
 from .release import DONE_S
 from .validation import check_key, check_seconds
 from .waiting import OnWait
@@ -76,6 +78,7 @@ class TaskLock(Redlock):
         supersedes: str | None = None,
         owner: str | None = None,
         highest_floor: int = 0,
+        is_period: bool = False,
         on_attempt: OnAttempt | None = None,
     ) -> Lease:
         """Return a reservation: a lease for a message that waits, never renewed.
@@ -92,6 +95,7 @@ class TaskLock(Redlock):
             owner: Owner to use, for one attempt only. None: a fresh one.
             highest_floor: Token of the lease that hands over. A node with a higher floor has served
                 another owner since, and refuses. 0: no node refuses.
+            is_period: Whether it is the period of a throttle, as the fresh owner will say.
             on_attempt: As in `acquire_for_task`.
 
         Raises:
@@ -102,7 +106,7 @@ class TaskLock(Redlock):
         ttl_ms = math.ceil(ttl * 1000)
         attempt = Attempt(
             key, owner or "", ttl_ms, supersedes or "", highest_floor=highest_floor,
-            is_reservation=True, publication=publication,
+            is_reservation=True, is_period=is_period, publication=publication,
         )  # fmt: skip
         lease = self._acquisition.win(attempt, label, on_attempt=on_attempt)
         self._settle(lease)
@@ -160,6 +164,8 @@ class TaskLock(Redlock):
     def release_owner(self, key: str, owner: str) -> bool:
         """Release `key` if `owner` holds it; the lock of another owner is not touched.
 
+        For reservations, and grants that no lease represents: it raises no floor.
+
         Returns:
             Whether `owner` held it on any node that answered in time.
 
@@ -170,7 +176,46 @@ class TaskLock(Redlock):
         check_key(key)
         return self._release.drop(key, owner)
 
+    def drop_owner(self, key: str, owner: str, author: str) -> bool:
+        """Release `key` as `drop` does, if `owner` holds it: the holder finds its lease lost.
+
+        Args:
+            key: Key of the lock.
+            owner: Its holder.
+            author: Who releases it, for the holder to tell.
+
+        Returns:
+            Whether `owner` held it on any node that answered in time.
+
+        Raises:
+            QuorumUnavailable: Fewer nodes than a quorum answered, or confirmed.
+            ConfigurationError: `key` is not valid.
+        """
+        check_key(key)
+        return self._drop(key, owner, author)
+
+    def why_dropped(self, lease: Lease) -> str | None:
+        """Return by whom, and when, a lost lease was released; None: it is not known that it was.
+
+        The longest wait is the node timeout.
+        """
+        return self._inspection.why_dropped(lease.key, lease.owner)
+
     # ---- the nodes
+
+    def judge(self) -> list[Judgement]:
+        """Connect to every node and write to it, as `check` does; return the judgement of each.
+
+        A node that is late gets a second, in a second round: it is slow, or hangs. One that is not
+        an independent master is unfit; if it was one for this process before, it is down.
+        """
+        return self._inspection.judge()
+
+    @property
+    def placement(self) -> Placement:
+        """Placement of its locks, with the servers that were seen at the nodes so far."""
+        nodes = [(node.name, node.database, node.run_ids) for node in self.nodes]
+        return Placement.of(self.key_prefix, nodes)
 
     def clock_offsets(self) -> dict[str, float]:
         """Return, by node, how far this process's wall clock is ahead of it, in seconds.

@@ -7,13 +7,17 @@ entry behind, and the keeper makes the release when the entry is due.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from .clock import Clock
+from .errors import shown
+from .threads import callbacks
 
+logger = logging.getLogger(__name__)
 _AGAIN_S = 0.1
 _AGAIN_MAX_S = 5.0
 _BATCH = 1000
@@ -68,6 +72,10 @@ class _Taken:
     again_at: float = 0.0
     tries: int = 0
     is_confirmed: bool = False
+    is_alone: bool = False
+    """Whether it is made alone, since making it with others has raised an error."""
+    is_reported: bool = False
+    """Whether that it raises one is logged."""
 
 
 class UnsettledReleases:
@@ -115,6 +123,10 @@ class UnsettledReleases:
         if release:
             self._pending[owner] = release._replace(due=0.0)
 
+    def is_unsettled(self, owner: str) -> bool:
+        """Return whether the release of `owner` may have to be made yet."""
+        return owner in self._pending or owner in self._taken
+
     def is_taken(self, owner: str) -> bool:
         """Return whether the keeper has taken over the release of `owner`."""
         return owner in self._taken
@@ -133,15 +145,47 @@ class UnsettledReleases:
         for release in list(self._pending.values()):
             if release.due <= now and self._take(release):
                 has_taken = True
-        due = [one for one in self._taken.values() if one.again_at <= now][:_BATCH]
-        for one in due:
+        due = [one for one in list(self._taken.values()) if one.again_at <= now]
+        together = [one for one in due if not one.is_alone][:_BATCH]
+        # One at a time: renewals go on in between.
+        alone = [one for one in due if one.is_alone][:1]
+        for one in together + alone:
             one.again_at = now + min(_AGAIN_S * 2**one.tries, _AGAIN_MAX_S)
             one.tries = min(one.tries + 1, 16)
-        if due:
-            confirmed = self._make([one.release for one in due], patience)
-            for one, is_confirmed in zip(due, confirmed, strict=True):
-                self._note(one, is_confirmed=is_confirmed)
+        try:
+            self._make_together(together, patience)
+        finally:
+            for one in alone:
+                self._make_alone(one, 0.0 if together else patience)
         return has_taken
+
+    def _make_together(self, due: Sequence[_Taken], patience: float) -> None:
+        """Make releases in one round; after an error each is made alone from then on."""
+        if not due:
+            return
+        try:
+            confirmed = self._make([one.release for one in due], patience)
+        except BaseException:
+            # One of them may be to blame, and must not hold up the others.
+            for one in due:
+                one.is_alone, one.again_at = True, 0.0
+            raise
+        for one, is_confirmed in zip(due, confirmed, strict=True):
+            self._note(one, is_confirmed=is_confirmed)
+
+    def _make_alone(self, one: _Taken, patience: float) -> None:
+        """Make one release; an error is logged once, and retried until its lock has expired."""
+        is_confirmed = False
+        try:
+            [is_confirmed] = self._make([one.release], patience)
+        except Exception as error:  # noqa: BLE001  # it is logged
+            is_new, one.is_reported = not one.is_reported, True
+            if is_new:
+                callbacks.tell(
+                    logger.error, "release failed, retrying until its lock has expired key=%s",
+                    shown(one.release.key), exc_info=error,
+                )  # fmt: skip
+        self._note(one, is_confirmed=is_confirmed)
 
     def _take(self, release: ReleaseRequest) -> bool:
         """Take a release over from its caller; return False if the caller settles it first.

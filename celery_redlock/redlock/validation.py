@@ -7,26 +7,34 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeGuard
 from urllib.parse import urlsplit
 
-from .errors import ConfigurationError
+from .errors import ConfigurationError, shown
+from .labels import LABEL_BYTES
 
 SHORTEST_TTL_S = 0.01
 """A lease must outlast the round that acquires it."""
 SHORTEST_S = 0.001
 """Redis counts in milliseconds; less than one would be an expiry of none."""
-_LONGEST_S = 10 * 365 * 86_400.0
+LONGEST_S = 10 * 365 * 86_400.0
 """Ten years. More is a mistaken unit, and far more overflows what Redis can count."""
 
 
 def check_seconds(
-    name: str, value: object, *, above_zero: bool = False, endless: bool = False
+    name: str,
+    value: object,
+    *,
+    above_zero: bool = False,
+    endless: bool = False,
+    longest: float = math.inf,
 ) -> None:
     """Raise an error unless `value` is seconds >= 0 (> 0 if `above_zero`; inf if `endless`).
+
+    More than `longest` is an error, too.
 
     Raises:
         ConfigurationError: The message names the argument, its value and the range.
     """
     # Mostly.
-    if type(value) is float and 0 <= value < math.inf and (value or not above_zero):
+    if type(value) is float and 0 <= value < longest and (value or not above_zero):
         return
     wanted = "a number of seconds > 0" if above_zero else "a number of seconds >= 0"
     if not _is_number(value):
@@ -34,6 +42,8 @@ def check_seconds(
     is_out = not (0 <= value < math.inf or (endless and value == math.inf))
     if is_out or (above_zero and value == 0):
         raise ConfigurationError(f"{name} must be {wanted}, got {value!r}")
+    if value > longest:
+        raise ConfigurationError(f"{name} must be at most {longest:.0f} seconds, got {value!r}")
 
 
 def check_count(name: str, value: object) -> None:
@@ -60,8 +70,8 @@ def seconds_given(
         remedy = "write it without quotes" if isinstance(value, str) else "give seconds"
         refuse(f"is of type {type(value).__name__}, not a number", remedy)
     # A comparison with NaN is never true.
-    if not least <= value <= _LONGEST_S:
-        limits = f"at least {least:g} and at most {_LONGEST_S:.0f} (ten years)"
+    if not least <= value <= LONGEST_S:
+        limits = f"at least {least:g} and at most {LONGEST_S:.0f} (ten years)"
         refuse("is out of range", f"give seconds, {limits}")
     return float(value)
 
@@ -85,8 +95,8 @@ def lease_ttl_ms(key: str, ttl: float, max_ttl: float) -> int:
     check_seconds("ttl", ttl, above_zero=True)
     if not SHORTEST_TTL_S <= ttl <= max_ttl:
         raise ConfigurationError(
-            f"cannot lock {key!r} with ttl={ttl!r} s: it must be {SHORTEST_TTL_S} to max_ttl="
-            f"{max_ttl!r} s; choose another, or set max_ttl for all users of these nodes"
+            f"cannot lock '{shown(key)}' with ttl={ttl!r} s: it must be {SHORTEST_TTL_S} to "
+            f"max_ttl={max_ttl!r} s; choose another, or set max_ttl for all users of these nodes"
         )
     return round(ttl * 1000)
 
@@ -104,7 +114,47 @@ def check_key(key: object) -> None:
     try:
         key.encode()
     except UnicodeEncodeError as error:
-        raise ConfigurationError(f"key {key!r} can't be encoded as UTF-8") from error
+        raise ConfigurationError(
+            f"key '{shown(key)}' can't be encoded as UTF-8; replace its lone surrogates"
+        ) from error
+
+
+def check_prefix(prefix: object) -> None:
+    """Raise an error unless `prefix` is a valid start of keys.
+
+    Raises:
+        ConfigurationError: `prefix` is not a string, or can't be encoded as UTF-8.
+    """
+    if not isinstance(prefix, str):
+        raise ConfigurationError(f"key_prefix must be a string, got {type(prefix).__name__}")
+    try:
+        prefix.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(
+            f"key_prefix '{shown(prefix)}' can't be encoded as UTF-8; replace its lone surrogates"
+        ) from error
+
+
+def check_label(label: object) -> None:
+    """Raise an error unless `label`, as text, can name a holder on the nodes.
+
+    Raises:
+        ConfigurationError: `label` can't be encoded as UTF-8, or is too long.
+    """
+    if label is None:
+        return
+    text = str(label)
+    try:
+        length = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(
+            f"label '{shown(text)}' can't be encoded as UTF-8; replace its lone surrogates"
+        ) from error
+    if length > LABEL_BYTES:
+        raise ConfigurationError(
+            f"label must be at most {LABEL_BYTES} bytes long, got {length}: '{shown(text)}'; it "
+            "only names the holder, so choose a shorter one"
+        )
 
 
 def check_nodes(nodes: object) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from .clock import Clock
-from .threads import dispatch
+from .threads import callbacks, dispatch
 from .transport.subscriptions import Message, Subscriptions
 
 logger = logging.getLogger(__name__)
@@ -149,6 +149,7 @@ class Waiters:
         self.queues: dict[str, Queue] = {}
         self._changes: deque[Callable[[], None]] = deque()
         self._yields_until: dict[str, float] = {}
+        self._lost = 0
 
     def close(self) -> None:
         """End the listener."""
@@ -218,7 +219,7 @@ class Waiters:
             if not self._listeners:
                 # A new dict, also if this listener never began: its waiters join the next one.
                 self.queues = {}
-            dispatch.run_in_origin_thread(logger.error, "listener failed, polling", exc_info=error)
+            callbacks.tell(logger.error, "listener failed, polling", exc_info=error)
 
     def _hear_while_needed(self) -> None:
         subscriptions, listeners = self._subscribe(), self._listeners
@@ -257,10 +258,13 @@ class Waiters:
             queue = queues.get(message.channel)
             if queue and queue.count(message) == self._quorum:
                 queue.hear_release(now)
+        lost, self._lost = self._lost, subscriptions.lost
         for channel, queue in list(queues.items()):
-            was_heard, queue.is_heard = queue.is_heard, subscriptions.reaches_quorum(channel)
+            was_heard = queue.is_heard and lost == self._lost
+            queue.is_heard = subscriptions.reaches_quorum(channel)
             if queue.is_heard and not was_heard:
-                # The lock may have been released just before.
+                # The lock may have been released just before. Connections that are lost and made
+                # again one after another reach a quorum all along, and may have missed it.
                 queue.wake_oldest(now)
             queue.remove_gone(now)
             if queue.waiters:

@@ -48,7 +48,7 @@ class Waiter(QueuedWaiter):
         return 1 + (waiters.index(self) if self in waiters else len(waiters))
 
     @property
-    def polls_s(self) -> float:
+    def poll_interval_s(self) -> float:
         """Longest pause between two attempts, seconds; 0.0: releases of the lock are not heard."""
         return POLL_S * self.place
 
@@ -75,7 +75,7 @@ class Waiter(QueuedWaiter):
             return
         ends_at, asks_at = now + seconds, math.inf
         # The waiters in front may leave meanwhile, or the listener may end.
-        while (ends_at := min(ends_at, now + self.polls_s)) > now < asks_at:
+        while (ends_at := min(ends_at, now + self.poll_interval_s)) > now < asks_at:
             self.expected_by = now + _GONE_S
             if self._is_woken(min(ends_at, asks_at) - now):
                 if (delay := self._delay()) is not None:

@@ -7,7 +7,7 @@ change it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from enum import Enum
 
 from .replies import (
@@ -47,6 +47,11 @@ class Verdict(Enum):
 def majority(nodes: int) -> int:
     """Return the quorum of `nodes` nodes: any two quorums share a node."""
     return nodes // 2 + 1
+
+
+def has_majority_replied(replies: Sequence[object]) -> bool:
+    """Return whether a majority of the nodes has replied, be it with a failure."""
+    return len(replies) - list(replies).count(None) >= majority(len(replies))
 
 
 def drift_ms(ttl_ms: float) -> float:
@@ -197,6 +202,18 @@ def highest_floor(replies: Iterable[GrantReply | None]) -> int:
     return max(granted + [reply.floor for reply in distinct if isinstance(reply, Busy)], default=0)
 
 
+def floor_under(replies: Iterable[GrantReply | None], owner: str) -> int:
+    """Return the highest floor of the nodes where `owner` has the lock, or nobody has; 0: no floor.
+
+    The floor of a node that names another owner is that owner's token, maybe. With floors raised
+    above it, that owner's lease would be lost.
+    """
+    floors = [
+        reply.floor for reply in replies if isinstance(reply, Busy) and reply.holder in ("", owner)
+    ]
+    return max(floors, default=0)
+
+
 def chosen_token(replies: Iterable[GrantReply | None]) -> tuple[int, int]:
     """Return the token of a won attempt, and how many nodes have it as their floor already.
 
@@ -238,29 +255,36 @@ def confirm_verdict(replies: Sequence[AckReply | None], already: int) -> Verdict
     return Verdict.PENDING
 
 
-def extend_verdict(replies: Sequence[ExtendReply | None]) -> Verdict:
+def extend_verdict(replies: Sequence[ExtendReply | None], guarded: Container[int] = ()) -> Verdict:
     """Return the state of an extension.
+
+    Args:
+        replies: One entry per node.
+        guarded: Nodes that were inside their restart guard when they were asked.
 
     WON: a majority renewed the lease. LOST: so many nodes are superseded that no majority is left.
     UNAVAILABLE: this round can't win, but a later one may. Else PENDING.
 
-    A healed node does not count: an extension must not revive the lock it extends. A superseded
-    minority does not end the lease: any failed attempt of another owner leaves a higher floor on a
-    node that had lost our lock key.
+    A healed node does not count: an extension must not revive the lock it extends. Nor does a
+    guarded one, which was healed earlier: it may have forgotten the grant of an attempt that still
+    gets a majority. But its floor proves, as any other, that another owner has been granted a
+    higher token. A superseded minority does not end the lease: any failed attempt of another owner
+    leaves a higher floor on a node that had lost our lock key.
     """
     quorum = majority(len(replies))
-    extended = superseded = pending = 0
-    for reply in replies:
+    extended = superseded = pending = may_extend = 0
+    for index, reply in enumerate(replies):
         if reply is None:
             pending += 1
+            may_extend += index not in guarded
         elif isinstance(reply, Extended):
-            extended += 1
+            extended += index not in guarded
         elif isinstance(reply, Superseded):
             superseded += 1
     if extended >= quorum:
         return Verdict.WON
     if superseded > len(replies) - quorum:
         return Verdict.LOST
-    if extended + pending >= quorum or superseded + pending > len(replies) - quorum:
+    if extended + may_extend >= quorum or superseded + pending > len(replies) - quorum:
         return Verdict.PENDING
     return Verdict.UNAVAILABLE

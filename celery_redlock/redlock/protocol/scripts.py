@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import NewType
 
-from celery_redlock.redlock.lease import without_nonces
+from celery_redlock.redlock.lease import is_reservation, without_nonces
 
 from .replies import (
     Acknowledged,
@@ -83,7 +83,6 @@ Refusal = NewType("Refusal", str)
 """Reason why a node does not write what a lease needs; '' if it writes."""
 HIGHEST_TOKEN = 2**53
 """The scripts count in doubles. A higher token is invalid, and would stay the highest for ever."""
-_MOST_DIGITS = len(str(HIGHEST_TOKEN))
 _RESERVED = Granted(0)
 _LONGEST_ERROR = 500
 _is_number = re.compile(rb"\d{1,16}").fullmatch
@@ -110,12 +109,9 @@ def done_key(prefix: str, key: str, label: str) -> str:
 
 def as_grant(raw: object) -> GrantReply:
     """Parse a raw reply to GRANT."""
-    # Mostly this. Not the regular expression, which takes as long as all the rest.
-    if type(raw) is bytes and raw.isdigit() and len(raw) <= _MOST_DIGITS:
-        token = int(raw)
-        if 1 <= token <= HIGHEST_TOKEN:
-            return Granted(token)
     match raw:
+        case bytes() if _is_number(raw) and 1 <= int(raw) <= HIGHEST_TOKEN:
+            return Granted(int(raw))
         # Not `int(token)`, which means the same and takes several times as long.
         case [1, int() as token, int() as took_over] if 1 <= token <= HIGHEST_TOKEN:
             return Granted(token, bool(took_over))
@@ -197,6 +193,16 @@ def as_release(raw: object) -> AckReply:
     return Failed(_unexpected(raw))
 
 
+def releasing(keys: tuple[str, ...], owner: str, *argv: Argument) -> list[tuple[Argument, ...]]:
+    """Return the commands that release a lock of `owner`; the reply to the last one counts.
+
+    A server that has lost its scripts still grants a reservation, for a long ttl. Nobody may be
+    waiting for the reply to its release, so that loads the script first.
+    """
+    release = evalsha(RELEASE, keys, owner, *argv)
+    return [RELEASE.loading, release] if is_reservation(owner) else [release]
+
+
 def as_extend(raw: object) -> ExtendReply:
     """Parse a raw reply to EXTEND."""
     match raw:
@@ -212,10 +218,15 @@ def as_extend(raw: object) -> ExtendReply:
 
 
 def as_probed(raws: list[object]) -> Refusal | Failed:
-    """Parse the raw replies to GRANT and RELEASE of a probe."""
-    for reply, raw in ((as_grant(raws[0]), raws[0]), (as_release(raws[1]), raws[1])):
+    """Parse the raw replies to a probe: GRANT, plain commands that others need, and RELEASE."""
+    grant, *plain, release = raws
+    if error := next((one for one in raws if isinstance(one, Exception)), None):
+        return Refusal(_unexpected(error))
+    if wrong := next((one for one in plain if not isinstance(one, int)), None):
+        return Failed(_unexpected(wrong))
+    for reply in (as_grant(grant), as_release(release)):
         if isinstance(reply, Failed):
-            return Refusal(reply.error) if isinstance(raw, Exception) else reply
+            return reply
     return Refusal("")
 
 

@@ -31,15 +31,40 @@ _BEGINS_WITHIN_S = 1.0
 _TRIES = 3
 _origins: dict[int, _Origin] = {}
 """Origin of each real thread that was started among greenlets."""
+_own: set[int] = set()
+"""Threads, and greenlets, that run this package's work for all users of the process."""
 
 
 def run_in_origin_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     """Call `function` in the origin thread: at once, unless this is a thread beside greenlets."""
     origin = _origins.get(original("_thread", "get_ident")()) if _origins else None
     if origin:
-        origin.call(partial(function, *args, **kwargs))
+        origin.call(partial(run_as_own, partial(function, *args, **kwargs)))
     else:
         function(*args, **kwargs)
+
+
+def run_as_own(run: Callable[[], object]) -> None:
+    """Run a function on the calling thread, or greenlet, as one of this package."""
+    try:
+        _own.add(_ident())
+    finally:  # also if memory runs out
+        try:
+            run()
+        finally:
+            # The next thread, or greenlet, may get its number.
+            _own.discard(_ident())
+
+
+def is_own_thread() -> bool:
+    """Return whether the calling thread, or greenlet, is one of this package."""
+    return _ident() in _own
+
+
+def _ident() -> int:
+    """Return the number of the calling thread; among greenlets, that of the greenlet."""
+    ident: int = sys.modules["_thread"].get_ident()
+    return ident
 
 
 def start_thread(run: Callable[[], None], name: str) -> None:
@@ -48,6 +73,7 @@ def start_thread(run: Callable[[], None], name: str) -> None:
     Raises:
         RuntimeError: No thread can be started now.
     """
+    run = partial(run_as_own, run)
     if not is_green():
         _start(run, name)
         return
@@ -61,6 +87,7 @@ def start_beside(run: Callable[[], None], name: str) -> None:
     Raises:
         RuntimeError: No thread can be started now.
     """
+    run = partial(run_as_own, run)
     if is_green():
         # Not a Thread: it uses locks, which a real thread beside greenlets must not.
         sys.modules["_thread"].start_new_thread(run, ())

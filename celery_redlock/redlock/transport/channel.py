@@ -3,12 +3,11 @@
 Write to all, poll, read until the outcome is certain, leave the rest owed. A reply that no round
 waits for is *owed*: it is read before the replies of the next round count. A connection that owes
 replies for longer than the node timeout is *suspect*: rounds that can reach a quorum without it
-skip it, and only releases are still written to it.
+skip it, and only releases are still written to it. What has arrived is read before that is judged.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 from celery_redlock.redlock.clock import Clock
@@ -27,6 +26,8 @@ _LONGEST_ERROR = 200
 _FRESH_S = 0.1
 _LOOKS = 4
 """Reads of unsolicited data before the rest is left for later."""
+_IDLE_S = 4.5
+"""A connection that was idle for so long may be dead without a sign: firewalls forget it."""
 _LOOK_S = 1.0
 """A channel that was used and examined this recently is not examined again."""
 
@@ -38,7 +39,7 @@ class Channel:
         nodes: The servers; replies are in this order.
         clock: Time for time-outs.
         node_timeout: Longest wait for a node in one round, seconds.
-        connect_timeout: Longest wait for a connection when fewer than a quorum are up, seconds.
+        connect_timeout: Longest time for one address of a node, seconds.
     """
 
     def __init__(
@@ -48,9 +49,11 @@ class Channel:
         self.quorum = majority(len(nodes))
         self._clock = clock
         self._node_timeout = node_timeout
-        self._connect_timeout = connect_timeout
         self._connections = ConnectionSet(nodes, clock, node_timeout, connect_timeout)
-        self._used_at = self._looked_at = 0.0
+        self._used_at = self._looked_at = self._prepared_at = 0.0
+        self._patience: float | None = None
+        self._needs_votes = True
+        self._changes = 0
         self._unconnected = ""
 
     def dropped(self) -> int:
@@ -61,53 +64,30 @@ class Channel:
 
     def ask(
         self,
-        command: Command,
-        parse: Callable[[object], Reply],
-        is_decided: Callable[[Replies[Reply]], bool],
-        among: Sequence[int],
-    ) -> Replies[Reply]:
-        """Send one command to the nodes `among`; return the replies, one entry per node.
-
-        Returns as soon as `is_decided` is true for the replies so far (None: no reply yet), or when
-        the node timeout has passed; a node that has not answered by then is Failed.
-        """
-        return self.ask_batch([command], lambda raws: parse(raws[0]), is_decided, among)
-
-    def ask_batch(
-        self,
         commands: Sequence[Command],
         parse: Callable[[list[object]], Reply],
         is_decided: Callable[[Replies[Reply]], bool],
         among: Sequence[int],
         timeout: float | None = None,
     ) -> Replies[Reply]:
-        """Send several commands in one write per node.
+        """Send commands to the nodes `among`, in one write to each; return one entry per node.
+
+        Returns as soon as `is_decided` is true for the replies so far (None: no reply yet), or when
+        the timeout has passed; a node that has not answered by then is Failed.
 
         Args:
             commands: The same commands for all nodes.
             parse: Turns the raw replies of a node into one reply.
-            is_decided: As in `ask`.
+            is_decided: Returns whether the replies so far are enough.
             among: The nodes to ask.
             timeout: Longest wait, seconds; None: the node timeout.
         """
-        payload = b"".join(map(pack, commands))
-        in_flight = InFlightRound(payload, len(commands), len(self.nodes), parse)
-        self._run(in_flight, is_decided, among, self._node_timeout if timeout is None else timeout)
-        return in_flight.replies
-
-    def _run(
-        self,
-        in_flight: InFlightRound[Reply],
-        is_decided: Callable[[Replies[Reply]], bool],
-        among: Sequence[int],
-        timeout: float,
-    ) -> None:
+        payload, count = b"".join(map(pack, commands)), len(commands)
+        in_flight = InFlightRound(payload, count, len(self.nodes), parse)
+        timeout = self._node_timeout if timeout is None else timeout
         now = self._clock.now()
         deadline = now + timeout
-        payload, count, first, replies = (
-            in_flight.payload, in_flight.count, in_flight.first, in_flight.replies
-        )  # fmt: skip
-        by_node = self._connections.by_node
+        first, replies, by_node = in_flight.first, in_flight.replies, self._connections.by_node
         for index in among:
             if connection := by_node[index]:
                 first[index] = connection.sent
@@ -126,6 +106,7 @@ class Channel:
             is_last_look = now >= deadline
             now = self._read(max(0.0, deadline - now), in_flight)
         self._used_at = now
+        return replies
 
     def _heed_blocked(
         self, index: int, connection: NodeConnection, in_flight: InFlightRound[Reply]
@@ -136,28 +117,15 @@ class Channel:
             in_flight.replies[index] = Failed(connection.closed)
             self._connections.drop(index)
 
-    def _read(self, seconds: float, in_flight: InFlightRound[Reply]) -> float:
+    def _read(self, seconds: float, in_flight: InFlightRound[Reply] | None) -> float:
         """Read what comes within `seconds`; keep what belongs to `in_flight`; return the time."""
         ready = self._connections.poller.wait(seconds)
         now = self._clock.now()
         index_of, by_node = self._connections.index_of, self._connections.by_node
-        first, known, replies = in_flight.first, in_flight.known, in_flight.replies
         for fd in ready:
             index = index_of[fd]
-            connection = by_node[index]
-            if connection is None:
-                continue
-            data = connection.read()
-            # Nodes mostly reply alike: then these bytes are known to be the round's replies.
-            if (
-                data in known
-                and connection.received == first[index]
-                and connection.is_between_replies
-            ):
-                connection.received += in_flight.count
-                replies[index] = known[data]
-            else:
-                self._read_from(index, connection, data, now, in_flight)
+            if connection := by_node[index]:
+                self._read_from(index, connection, now, in_flight)
         return now
 
     def _read_owed(self, now: float) -> bool:
@@ -166,29 +134,25 @@ class Channel:
         for fd in ready:
             index = self._connections.index_of[fd]
             if connection := self._connections.by_node[index]:
-                self._read_from(index, connection, connection.read(), now, None)
+                self._read_from(index, connection, now, None)
         return bool(ready)
 
     def _read_from(
         self,
         index: int,
         connection: NodeConnection,
-        data: bytes,
         now: float,
         in_flight: InFlightRound[Reply] | None,
     ) -> None:
-        was_blocked, was_between = connection.is_blocked, connection.is_between_replies
+        was_blocked = connection.is_blocked
         if was_blocked:
             connection.flush()
         first = connection.received
-        raws = connection.parse(data, now)
+        raws = connection.receive(now)
         if ErrorReply in map(type, raws):
             self._heed_errors(index, connection, first, raws, now, in_flight)
-            was_between = False
         if in_flight and connection.received > in_flight.first[index]:
             in_flight.take(index, first, raws)
-            if was_between and connection.is_between_replies:
-                in_flight.know(index, first, data)
         is_babbling = connection.received > connection.sent and connection.refuse_surplus()
         if connection.closed:
             self._connections.drop(index)
@@ -221,29 +185,40 @@ class Channel:
 
         Suspects are among them only if there is no quorum without them.
         """
-        return self._trusted(self._clock.now())
+        now = self._clock.now()
+        voters = self._voting(self._trusted(now), now)
+        return voters if len(voters) >= self.quorum else self._voting(self.everyone(), now)
 
     def holders(self) -> Sequence[int]:
-        """Return the nodes to extend on: the voters, and those inside their restart guard."""
-        return self._trusted(math.inf)
+        """Return the nodes to extend on: the voters, and those inside their restart guard.
 
-    def _trusted(self, votes_by: float) -> Sequence[int]:
-        """Return the connected nodes that vote by a time, suspects only if a quorum needs them."""
-        lately = self._clock.now() - self._node_timeout
-        trusted = [
-            index
-            for index, connection in enumerate(self._connections.by_node)
-            if connection
-            and connection.votes_from <= votes_by
-            and not connection.is_blocked
-            and (connection.sent == connection.received or connection.owed_since >= lately)
-        ]
-        if len(trusted) >= self.quorum:
-            return trusted
+        The latter make no quorum: they may have lost the lease, or forgotten a rival's grant.
+        """
+        now = self._clock.now()
+        trusted = self._trusted(now)
+        return trusted if len(self._voting(trusted, now)) >= self.quorum else self.everyone()
+
+    def _voting(self, among: Sequence[int], now: float) -> list[int]:
+        by_node = self._connections.by_node
+        return [index for index in among if (one := by_node[index]) and one.votes_from <= now]
+
+    def _trusted(self, now: float) -> list[int]:
+        """Return the connected nodes that are not suspect."""
+        trusted = self._not_suspect(now)
+        if len(trusted) < len(self._connections.index_of):
+            # A reply that lies unread in a socket is not owed: this thread was busy elsewhere.
+            self._read_owed(now)
+            trusted = self._not_suspect(now)
+        return trusted
+
+    def _not_suspect(self, now: float) -> list[int]:
+        lately = now - self._node_timeout
         return [
             index
             for index, connection in enumerate(self._connections.by_node)
-            if connection and connection.votes_from <= votes_by
+            if connection
+            and not connection.is_blocked
+            and (connection.sent == connection.received or connection.owed_since >= lately)
         ]
 
     def everyone(self) -> list[int]:
@@ -255,7 +230,7 @@ class Channel:
         connection = self._connections.by_node[index]
         return max(0.0, connection.votes_from - self._clock.now()) if connection else 0.0
 
-    def debt(self) -> Callable[[], bool] | None:
+    def pending_replies(self) -> Callable[[], bool] | None:
         """Return a check whether replies that are owed now still are; None: none are owed."""
         owing = [
             (connection, connection.sent)
@@ -277,38 +252,98 @@ class Channel:
         if connection.closed:
             return Failed(connection.closed)
         if connection.votes_from > now:
-            return Failed(guarded(connection.votes_from - now), is_guarded=True)
+            return Failed(why_guarded(connection.votes_from - now), is_guarded=True)
         return Failed("skipped: it owes replies")
 
     # ---- making and mending connections
 
-    def prepare(self, patience: float | None = None) -> None:
+    def prepare(self, patience: float | None = None, *, needs_votes: bool = True) -> None:
         """Replace broken connections; wait for that only while fewer than a quorum are up.
 
         Args:
-            patience: Longest wait then, seconds; None: the connect timeout.
+            patience: Longest wait then, seconds; None: as long as several addresses of a name take.
+            needs_votes: Whether a node inside its restart guard is none of a quorum.
         """
-        now = self._clock.now()
+        now = self._prepared_at = self._clock.now()
+        self._patience, self._needs_votes = patience, needs_votes
         is_fresh = now - self._used_at < _FRESH_S and now - self._looked_at < _LOOK_S
         if self._unconnected or (is_fresh and None not in self._connections.by_node):
             return
+        is_idle = now - max(self._used_at, self._looked_at) >= _IDLE_S
         self._looked_at = now
         close_lingering()
+        self._look(now)
+        if is_idle:
+            self._connections.note_idle()
+        self._mend(now)
+
+    def _look(self, now: float) -> None:
+        """Drop the connections that are broken, as far as that can be seen."""
         # First, since a connection that was made long ago may have broken since.
         self._connections.adopt()
         # The end of a connection comes after the replies that it still owed.
         for _ in range(_LOOKS):
             if not self._read_owed(now):
                 break
-        self._connections.drop_useless(now)
-        if None in self._connections.by_node:
-            longest = self._connect_timeout
-            self._connections.mend(now, longest if patience is None else min(patience, longest))
+        self._connections.drop_stale(now)
 
-    def introduce(self) -> None:
+    def _mend(self, now: float, least: float = 0.0, *, for_all: bool = False) -> None:
+        if None in self._connections.by_node:
+            longest = self._connections.patience
+            if self._patience is not None:
+                longest = min(self._patience, longest)
+            patience = max(least, self._prepared_at + longest - now)
+            self._connections.reconnect(
+                now, patience, for_all=for_all, needs_votes=self._needs_votes
+            )
+        self._changes = self._connections.dropped + self._connections.adopted
+
+    def renew(self) -> bool:
+        """Replace the connections that a round without a quorum has found dead, or has missed.
+
+        They broke since `prepare`, or were idle for long before it and have answered nothing since,
+        or had not been made by then. What was written to those that were idle is not lost: if their
+        server hangs, it reads all of it in order.
+
+        Returns:
+            Whether that brought a quorum, without suspects: the round is worth repeating.
+        """
+        if self._unconnected:
+            return False
+        now, changes = self._clock.now(), self._changes
+        self._look(now)
+        self._connections.drop_silent()
+        self._mend(now, least=self._node_timeout, for_all=True)
+        if self._changes == changes:
+            return False
+        self._hear_from_a_quorum()
+        return len(self._trusted(self._clock.now())) >= self.quorum
+
+    def _hear_from_a_quorum(self) -> None:
+        """Wait until a quorum owes nothing: of connections that break together, one shows it first.
+
+        Those that break meanwhile are replaced. With fewer connected, there is nothing to wait for.
+        """
+        now = self._clock.now()
+        deadline = now + self._node_timeout
+        while now < deadline and self._settled() < self.quorum <= len(self.everyone()):
+            now = self._read(deadline - now, None)
+            self._mend(now, least=self._node_timeout, for_all=True)
+
+    def _settled(self) -> int:
+        """Return the number of nodes that are connected and owe nothing."""
+        connected = filter(None, self._connections.by_node)
+        return sum(one.sent == one.received for one in connected)
+
+    def first_timeout(self, timeout: float) -> float:
+        """Return how long to wait for a round that is repeated if connections are dead, seconds."""
+        is_doubtful = bool(self._connections.doubtful())
+        return max(self._node_timeout, timeout / 4) if is_doubtful else timeout
+
+    def connect_all(self) -> None:
         """Wait until every node has been tried."""
         if not self._unconnected:
-            self._connections.introduce()
+            self._connections.connect_all()
 
     def stay_unconnected(self, why: str) -> None:
         """Make no connection: in each round every node has failed, for the reason given."""
@@ -330,6 +365,6 @@ class Channel:
         self._connections.close()
 
 
-def guarded(votes_in: float) -> str:
+def why_guarded(votes_in: float) -> str:
     """Return the reason why a node inside its restart guard does not vote."""
     return f"restarted or replaced lately, votes in {votes_in:.1f} s"

@@ -24,12 +24,11 @@ _MORE_THAN_OWED = 64
 _MOST_MESSAGES = 100_000
 """Messages that one read of a subscription may bring: it has one from each release."""
 _HUGE_HEADER = re.compile(rb"\n[*~>%|]\d{6}").search
-_ordinary = re.compile(rb":(\d)\r\n|\$16\r\n(\d{16})\r\n").fullmatch
-"""Matches one whole reply, as nodes mostly send it: a digit, or a token."""
 _TAIL_SIZE = 7
 """Bytes to keep of the previous read, since a header may come in pieces."""
 _NOTHING = object()
 ErrorReply = hiredis.ReplyError
+_PushNotification = hiredis.PushNotification
 
 
 # The stub of hiredis has a tuple of one element, and no return type.
@@ -72,9 +71,11 @@ class NodeConnection:
 
     Replies come in the order of the commands, so the number of a reply identifies its command. Of
     `sent` commands, the last ``sent - received`` still owe a reply. `is_blocked`: bytes wait here
-    because the socket did not accept them. `is_between_replies`: what is read next begins a reply,
-    and nothing is blocked. `run_id`: the server at the other end, `identified_at`: when it was
-    asked, seconds on the clock.
+    because the socket did not accept them. `run_id` and `history`: the server at the other end, and
+    its replication id, `identified_at`: when it was asked, seconds on the clock.
+
+    The network cuts and merges replies anywhere. So only the parser says where a reply ends, and
+    only whole replies are counted.
     """
 
     __slots__ = (
@@ -89,8 +90,8 @@ class NodeConnection:
         "_unfinished",
         "closed",
         "fd",
+        "history",
         "identified_at",
-        "is_between_replies",
         "is_blocked",
         "owed_since",
         "received",
@@ -102,6 +103,7 @@ class NodeConnection:
     def __init__(self, connection: Connection, votes_from: float, on_end: OnEnd) -> None:
         self.votes_from = votes_from
         self.run_id: str | None = None
+        self.history = ""
         self.identified_at = 0.0
         self._connection = connection
         self._on_end = on_end
@@ -112,7 +114,6 @@ class NodeConnection:
         self._is_tls = isinstance(self._socket, ssl.SSLSocket)
         self._outbox = bytearray()
         self._tail = b"\n"
-        self.is_between_replies = False
         self._unfinished = 0
         self._reloaded = 0
         self.is_blocked = False
@@ -146,7 +147,6 @@ class NodeConnection:
             return True
         self._outbox += payload[taken:]
         self.is_blocked = True
-        self.is_between_replies = False
         return False
 
     def flush(self) -> None:
@@ -166,91 +166,64 @@ class NodeConnection:
 
         From a server that sends without end only a part is read; the caller has to disconnect.
         """
-        return self.parse(self.read(), now)
-
-    def parse(self, data: bytes, now: float) -> list[object]:
-        """Return the replies that `data`, which was just read, and what follows it complete."""
-        # Mostly one reply that needs no parser.
-        if self.is_between_replies and self.received < self.sent and (one := _ordinary(data)):
-            self.received += 1
-            self.owed_since = now
-            digit, token = one.groups()
-            return [token or int(digit)]
         # Push messages count as well: nothing is subscribed to.
-        raws = self._parse_at_most(data, self.sent - self.received + _MORE_THAN_OWED)
-        if hiredis.PushNotification in map(type, raws):
-            raws = [raw for raw in raws if not isinstance(raw, hiredis.PushNotification)]
+        raws = self._read_at_most(self.sent - self.received + _MORE_THAN_OWED)
+        if _PushNotification in map(type, raws):
+            raws = [raw for raw in raws if not isinstance(raw, _PushNotification)]
         if raws:
             self.received += len(raws)
             self.owed_since = now
-        # While a reply is owed, the parser may have a part of it.
-        self.is_between_replies = (
-            self.received == self.sent and not self.is_blocked and self._is_parser_empty()
-        )
         return raws
-
-    def _is_parser_empty(self) -> bool:
-        """Return whether the parser has no part of a reply; fail if it has: no reply is owed."""
-        if self.closed or self._is_tls:
-            return False
-        # It has no way to ask that, but then it takes this for a whole reply.
-        raws: list[object] = []
-        with contextlib.suppress(hiredis.ProtocolError):
-            self._reader.feed(b":0\r\n")
-            raws += iter(self._reader.gets, _NOTHING)
-        if raws != [0]:
-            self.fail(_SURPLUS, blames_node=True)
-        return raws == [0]
 
     def hear(self) -> list[object]:
         """Return what has arrived on a connection that is only subscribed, without blocking."""
-        return self._parse_at_most(self.read(), _MOST_MESSAGES)
+        return self._read_at_most(_MOST_MESSAGES)
 
-    def _parse_at_most(self, data: bytes, enough: int) -> list[object]:
-        """Return the replies that `data`, and what comes after it, completes."""
+    def _read_at_most(self, enough: int) -> list[object]:
+        """Return the replies that the data in the socket completes; fail if they are `enough`."""
         raws: list[object] = []
-        while data and self._feed(data, raws):
-            # A plain socket that returned less than requested is empty; a TLS socket may buffer
-            # data that poll does not see.
-            if len(raws) >= enough or (len(data) < _READ_SIZE and not self._is_tls):
-                break
-            data = self.read()
+        while self._read_once(raws) and len(raws) < enough:
+            pass
         if len(raws) >= enough:
             self.fail(_SURPLUS, blames_node=True)
         return raws
 
-    def read(self) -> bytes:
-        """Return the data in the socket; empty if there is none now, or ever again."""
+    def _read_once(self, raws: list[object]) -> bool:
+        """Append the replies that one read completes; return whether there may be more."""
         try:
             data = self._socket.recv(_READ_SIZE)
         except WOULD_BLOCK:
-            return b""
+            return False
         except OSError as error:
             self.fail(str(error))
-            return b""
+            return False
         if not data:
             self.fail("the server closed the connection")
-        return data
-
-    def _feed(self, data: bytes, raws: list[object]) -> bool:
-        """Append the replies that `data` completes; return whether all were valid."""
+            return False
         seen = self._tail + data
         self._tail = seen[-_TAIL_SIZE:]
         if _HUGE_HEADER(seen):
             # The parser would allocate memory for all of them at once.
             self.fail("no Redis reply: it announces too many parts", blames_node=True)
             return False
-        count = len(raws)
+        whole = len(raws)
         try:
             self._reader.feed(data)
             # A loop in C: a round spends its time here.
             raws += iter(self._reader.gets, _NOTHING)
         except hiredis.ProtocolError as error:
             self.fail(f"no Redis reply: {error}", blames_node=True)
-        self._unfinished = 0 if len(raws) > count else self._unfinished + len(data)
-        if self._unfinished > _LONGEST_REPLY:
-            self.fail("no Redis reply: it is too long", blames_node=True)
-        return not self.closed
+            return False
+        if len(raws) > whole:
+            self._unfinished = 0
+        else:
+            self._unfinished += len(data)
+            if self._unfinished > _LONGEST_REPLY:
+                self.fail("no Redis reply: it is too long", blames_node=True)
+                return False
+        # A plain socket that returned less than requested is empty; a TLS socket may buffer data
+        # that poll does not see.
+        return len(data) == _READ_SIZE or self._is_tls
 
     def reload_scripts(self, number: int, now: float) -> None:
         """Load the scripts again, after reply `number` reported that they are missing."""

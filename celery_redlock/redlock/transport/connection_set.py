@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import queue
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 from celery_redlock.redlock.clock import Clock
 from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.protocol.quorum import majority
-from celery_redlock.redlock.threads import dispatch
+from celery_redlock.redlock.threads import callbacks, dispatch
 
 from .connection import NodeConnection
 from .node import Node
@@ -19,8 +21,16 @@ from .poller import Poller, new_poller
 logger = logging.getLogger(__name__)
 _GIVE_UP_S = 5.0
 """A connection that has owed for this long is replaced: not the node, the path may have died."""
+_ADDRESSES = 3
+"""Addresses of a name that a caller waits for, each for the connect timeout."""
+_LOOK_S = 0.05
+"""Interval of looks whether an attempt of another channel has ended."""
 _ASK_AGAIN_S = 5.0
 """Time after which a node is asked again whether it votes, while no quorum does."""
+
+
+_Arrivals: TypeAlias = "queue.SimpleQueue[tuple[int, NodeConnection | None]]"
+"""Ends of connection attempts: the node, and its connection if there is one."""
 
 
 class ConnectionSet:
@@ -30,13 +40,15 @@ class ConnectionSet:
         nodes: The servers.
         clock: Time.
         node_timeout: Longest wait for the rest of the nodes while a quorum is up, seconds.
-        connect_timeout: Longest wait for a connection while fewer than a quorum are up, seconds.
+        connect_timeout: Longest time for one address of a node, seconds.
 
     Attributes:
+        patience: Longest wait for connections while fewer than a quorum are up, seconds.
         by_node: Connection to each node; None: there is none.
         index_of: Index of the node, by descriptor of its connection.
         poller: Poller of all connections.
         dropped: Number of connections that were dropped so far.
+        adopted: Number of connections that were added so far.
     """
 
     def __init__(
@@ -45,75 +57,123 @@ class ConnectionSet:
         self.by_node: list[NodeConnection | None] = [None] * len(nodes)
         self.index_of: dict[int, int] = {}
         self.poller: Poller = new_poller()
-        self.dropped = 0
+        self.dropped = self.adopted = 0
         self._nodes = nodes
         self._quorum = majority(len(nodes))
         self._clock = clock
         self._node_timeout = node_timeout
-        self._connect_timeout = connect_timeout
+        self.patience = _ADDRESSES * connect_timeout
         # In C: an interrupt inside an Event's or a Condition's wait raises RuntimeError instead.
-        self._arrivals: queue.SimpleQueue[tuple[int, NodeConnection | None]] = queue.SimpleQueue()
+        self._arrivals: _Arrivals = queue.SimpleQueue()
         self._connecting: set[int] = set()
         self._is_new = True
+        self._idle: list[tuple[int, NodeConnection, int]] = []
 
     def connected(self) -> list[int]:
         """Return the nodes that have a connection."""
         return [index for index, connection in enumerate(self.by_node) if connection]
 
-    def _votes(self, now: float) -> int:
-        return sum(one is not None and one.votes_from <= now for one in self.by_node)
+    def _is_short(self, now: float, *, needs_votes: bool = True) -> bool:
+        """Return whether fewer than a quorum are connected, of those that vote if need be."""
+        until = now if needs_votes else math.inf
+        count = sum(one is not None and one.votes_from <= until for one in self.by_node)
+        return count < self._quorum
 
-    def mend(self, now: float, patience: float) -> None:
-        """Make the missing connections; see `Channel.prepare`."""
-        is_short = len(self.connected()) < self._quorum
-        for index, connection in enumerate(self.by_node):
-            is_free = connection is None and index not in self._connecting
-            if is_free and (is_short or self._nodes[index].retry_at <= now):
-                self._start_connecting(index)
-        if is_short or self._is_new:
-            self._wait_for_connections(now, patience)
+    def reconnect(
+        self, now: float, patience: float, *, for_all: bool = False, needs_votes: bool = True
+    ) -> None:
+        """Make the missing connections; see `Channel.prepare`.
 
-    def _wait_for_connections(self, began: float, patience: float) -> None:
-        """Wait for a quorum; a new channel waits a little longer, to start with all nodes.
-
-        A new channel also waits while those that are connected are not the votes of a quorum: a
-        lock that is acquired only now and then would fail for a node that is slow to connect.
+        Args:
+            now: Time, seconds on the clock.
+            patience: Longest wait while fewer than a quorum are up, seconds.
+            for_all: Whether to wait for the rest as well, up to the node timeout.
+            needs_votes: Whether a node inside its restart guard is none of a quorum.
         """
-        while self._connecting:
+        # Who has lost a quorum starts anew, with all nodes if possible.
+        self._is_new = self._is_new or for_all or self._is_short(now, needs_votes=needs_votes)
+        self._start_due(now)
+        if self._is_new:
+            self._wait_for_connections(now, patience, needs_votes=needs_votes)
+
+    def _start_due(self, now: float) -> None:
+        """Start the connection attempts that back-off allows."""
+        is_short = self._is_short(now)
+        for index, node in enumerate(self._nodes):
+            retry_at = node.retry_short_at if is_short else node.retry_at
+            if self._is_idle(index) and retry_at <= now:
+                self._start_connecting(index)
+
+    def _is_idle(self, index: int) -> bool:
+        """Return whether a node has no connection, and none is being made."""
+        return self.by_node[index] is None and index not in self._connecting
+
+    def _wait_for_connections(self, began: float, patience: float, *, needs_votes: bool) -> None:
+        """Wait for a quorum, and a little longer, to start with all nodes.
+
+        Where votes are needed, connections to guarded nodes are not enough: a lock that is acquired
+        only now and then would fail for a node that is slow to connect. Without a quorum, each
+        missing node is waited for until an attempt has ended that was not over before, be it
+        another channel's.
+        """
+        while True:
             now = self._clock.now()
-            enough = self._votes(now) if self._is_new else len(self.connected())
-            is_short = enough < self._quorum
-            longest = patience if is_short else min(patience, self._node_timeout)
-            left = began + longest - now
-            if left <= 0 or not (is_short or self._is_new):
+            is_short = self._is_short(now, needs_votes=needs_votes)
+            left = began + (patience if is_short else min(patience, self._node_timeout)) - now
+            untried = self._untried(began) if is_short else []
+            if left <= 0 or not (self._connecting or untried):
                 break
-            self.adopt(left)
+            if untried:
+                self._start_due(now)
+                left = min(left, self._pause(untried, now))
+            # A guard that ends may bring the quorum.
+            left = min([left, *(one.votes_from - now for one in self._guarded(now))])
+            if self._connecting:
+                self.adopt(left)
+            else:
+                self._clock.sleep(left)
         self._is_new = False
 
-    def introduce(self) -> None:
+    def _guarded(self, now: float) -> list[NodeConnection]:
+        return [one for one in self.by_node if one and one.votes_from > now]
+
+    def _untried(self, began: float) -> list[Node]:
+        """Return the nodes to try yet: of the missing ones, those that have not failed since."""
+        return [
+            node
+            for index, node in enumerate(self._nodes)
+            if self._is_idle(index) and (node.error is None or node.tried_at < began)
+        ]
+
+    def _pause(self, untried: list[Node], now: float) -> float:
+        """Return how long to wait for the pauses of nodes, or for attempts of other channels."""
+        soonest = min(node.retry_short_at for node in untried) - now
+        return min(max(soonest, 0.001), _LOOK_S)
+
+    def connect_all(self) -> None:
         """Wait until every node has been tried."""
         self._is_new = True
         self.adopt()
-        for index, connection in enumerate(self.by_node):
-            if connection is None and index not in self._connecting:
+        for index in range(len(self._nodes)):
+            if self._is_idle(index):
                 self._start_connecting(index)
-        deadline = self._clock.now() + 2 * self._connect_timeout
-        while self._connecting and self._clock.now() < deadline:
-            self.adopt(self._connect_timeout)
-        self.mend(self._clock.now(), self._connect_timeout)
+        deadline = self._clock.now() + self.patience
+        while self._connecting and (left := deadline - self._clock.now()) > 0:
+            self.adopt(left)
+        self._is_new = False
 
     def _start_connecting(self, index: int) -> None:
         self._connecting.add(index)
         self._nodes[index].attempt_begins(self._clock.now())
-        name = f"redlock-connect-{self._nodes[index].name}"
+        name, arrivals = f"redlock-connect-{self._nodes[index].name}", self._arrivals
         try:
-            dispatch.start_beside(lambda: self._connect(index), name)
+            dispatch.start_beside(lambda: self._connect(index, arrivals), name)
         except RuntimeError as error:
             # The existing connections may be enough.
             self._connecting.discard(index)
             self._nodes[index].failed(f"no thread can be started to connect: {error}")
 
-    def _connect(self, index: int) -> None:
+    def _connect(self, index: int, arrivals: _Arrivals) -> None:
         connection = None
         try:
             connection = self._nodes[index].connect()
@@ -121,11 +181,15 @@ class ConnectionSet:
             pass  # The node keeps it in `error` and reports it to the observers.
         except Exception as error:  # noqa: BLE001  # it is logged
             name = self._nodes[index].name
-            dispatch.run_in_origin_thread(
+            callbacks.tell(
                 logger.error, "connecting failed unexpectedly node=%s", name, exc_info=error
             )
             self._nodes[index].failed(f"unexpectedly, {error!r}")
-        self._arrivals.put((index, connection))
+        finally:
+            # Always: the node is not connected to again before that.
+            arrivals.put((index, connection))
+            if arrivals is not self._arrivals:  # closed meanwhile: nobody adopts it
+                _disconnect(_taken_from(arrivals))
 
     def adopt(self, patience: float = 0.0) -> None:
         """Add the connections that are ready; wait up to `patience` seconds for the first."""
@@ -137,11 +201,20 @@ class ConnectionSet:
             patience = 0.0
             self._connecting.discard(index)
             if connection:
+                self._drop_another_to(connection.run_id)
                 self.by_node[index] = connection
+                self.adopted += 1
                 self.index_of[connection.fd] = index
                 self.poller.register(connection.fd, writing=False)
 
-    def drop_useless(self, now: float) -> None:
+    def _drop_another_to(self, run_id: str | None) -> None:
+        """Drop the connection to a server that has moved to another node's address."""
+        for index, connection in enumerate(self.by_node):
+            if connection and run_id and connection.run_id == run_id:
+                connection.fail("its server has another node's address now")
+                self.drop(index)
+
+    def drop_stale(self, now: float) -> None:
         """Drop connections that broke, lead to another server by now, or have owed for too long."""
         for index, connection in enumerate(self.by_node):
             if not connection:
@@ -150,13 +223,15 @@ class ConnectionSet:
                 connection.fail(f"it has not answered for {_GIVE_UP_S:.0f} s", blames_node=True)
             elif connection.run_id != self._nodes[index].run_id:
                 connection.fail("another server has its address now")
+            elif connection.history != self._nodes[index].history:
+                connection.fail("it was a replica meanwhile")
             if connection.closed:
                 self.drop(index)
         self._drop_guarded(now)
 
     def _drop_guarded(self, now: float) -> None:
         """While no quorum votes, drop guarded nodes: an operator may have admitted them since."""
-        if self._votes(now) >= self._quorum:
+        if not self._is_short(now):
             return
         for index, one in enumerate(self.by_node):
             if (
@@ -165,6 +240,30 @@ class ConnectionSet:
                 and one.identified_at <= now - _ASK_AGAIN_S
                 and one.sent == one.received
             ):
+                self.drop(index)
+
+    def note_idle(self) -> None:
+        """Note that the connections were idle for long: a firewall may have forgotten them."""
+        self._idle = [
+            (index, connection, connection.received)
+            for index, connection in enumerate(self.by_node)
+            if connection
+        ]
+
+    def doubtful(self) -> list[int]:
+        """Return the nodes whose connection has answered nothing since it was idle."""
+        return [
+            index
+            for index, connection, received in self._idle
+            if self.by_node[index] is connection and connection.received == received
+        ]
+
+    def drop_silent(self) -> None:
+        """Drop connections that were idle for long, and have not answered what was asked since."""
+        for index in self.doubtful():
+            connection = self.by_node[index]
+            if connection and connection.sent > connection.received:
+                connection.fail("it has not answered since it was idle")
                 self.drop(index)
 
     def drop(self, index: int) -> None:
@@ -189,10 +288,22 @@ class ConnectionSet:
 
         New connections may be made afterwards.
         """
-        self.adopt()
+        arrivals, self._arrivals = self._arrivals, queue.SimpleQueue()
         connections, self.by_node = self.by_node, [None] * len(self._nodes)
+        self._connecting = set()
         self.index_of, self.poller = {}, new_poller()
-        for connection in connections:
-            if connection:
-                with contextlib.suppress(Exception):
-                    connection.disconnect()
+        _disconnect([*connections, *_taken_from(arrivals)])
+
+
+def _taken_from(arrivals: _Arrivals) -> Iterator[NodeConnection | None]:
+    """Take the connections that have arrived; None: an attempt that failed."""
+    with contextlib.suppress(queue.Empty):
+        while True:
+            yield arrivals.get(block=False)[1]
+
+
+def _disconnect(connections: Iterable[NodeConnection | None]) -> None:
+    for connection in connections:
+        if connection:
+            with contextlib.suppress(Exception):
+                connection.disconnect()

@@ -29,6 +29,7 @@ class DirectConnection:
 
     Attributes:
         name: Address of the server, as in all logs.
+        database: Number of the database.
         error: Reason why the connection is closed; None while it is open.
 
     Raises:
@@ -40,8 +41,10 @@ class DirectConnection:
         self.error: str | None = "not connected yet"
         self._clock = clock
         self._connector = Connector(url, self.name, timeout)
+        self.database = self._connector.database
         self._poller = new_poller()
         self._connection: NodeConnection | None = None
+        self._arrived: list[object] = []
 
     def connect(self) -> None:
         """Connect; if that fails, `error` has the reason."""
@@ -67,8 +70,7 @@ class DirectConnection:
 
     def receive(self, count: int) -> list[object] | Failed:
         """Return the next `count` replies, or the reason why they don't come."""
-        raws: list[object] = []
-        connection = self._connection
+        raws, connection = self._arrived, self._connection
         deadline = self._clock.now() + self._connector.timeout
         while connection and self.error is None and len(raws) < count:
             self._poller.register(connection.fd, writing=connection.is_blocked)
@@ -76,12 +78,14 @@ class DirectConnection:
             if connection.is_blocked:
                 connection.flush()
             raws += connection.receive(self._clock.now())
+            connection.refuse_surplus()
             if ready:
                 deadline = self._clock.now() + self._connector.timeout
             elif len(raws) < count and self._clock.now() >= deadline:
                 self._ended(f"it did not answer within {self._connector.timeout:g} s")
         if self.error is None:
-            return raws
+            self._arrived = raws[count:]
+            return raws[:count]
         # A server that is full says so, and closes the connection.
         said = next((str(raw) for raw in raws if isinstance(raw, ErrorReply)), self.error)
         self.error = said

@@ -14,6 +14,7 @@ from .connection import LOAD_SCRIPTS, ErrorReply, NodeConnection, pack
 from .poller import new_poller
 
 _SLOTS = 16384
+_LONGEST_ERROR = 200
 _QUESTIONS = pack(("INFO", "server")) + pack(("INFO", "replication")) + LOAD_SCRIPTS
 _QUESTION_COUNT = 2 + len(ALL)
 _IDENTITY = {"role", "run_id", "uptime_in_seconds"}
@@ -28,12 +29,14 @@ class Server(NamedTuple):
         uptime: Seconds since its start, as INFO has it.
         answered_at: Time after its reply, seconds on the clock.
         admitted: Run id of the server that an operator has declared new, for this lock; '': none.
+        history: Replication id, which changes when a replica becomes a master; '': unknown.
     """
 
     run_id: str
     uptime: str
     answered_at: float
     admitted: str = ""
+    history: str = ""
 
 
 class Handshake:
@@ -65,9 +68,16 @@ class Handshake:
         """
         count = _QUESTION_COUNT + (self._admission is not None)
         raws = self._exchange(connection, self._payload, count)
-        server, replication, *_ = _without_errors(raws[:_QUESTION_COUNT])
         # After the reply, which may have been delayed: its uptime is older than that.
         answered_at = self._clock.now()
+        # Before the errors: it does not know the other commands.
+        modes = _modes(raws[0])
+        if "sentinel" in modes:
+            raise ConfigurationError(
+                f"node {self._name} is a Sentinel, which holds no locks: name independent masters "
+                "themselves, without replicas"
+            )
+        server, replication, *_ = _without_errors(raws[:_QUESTION_COUNT])
         info = dict(_info(server)) | dict(_info(replication))
         if lacking := _IDENTITY - info.keys():
             raise ConnectionError(f"its INFO lacks {' and '.join(sorted(lacking))}")
@@ -76,11 +86,13 @@ class Handshake:
                 f"node {self._name} is a {info['role'][:20]}: a lock granted by a replica is lost "
                 "in a failover; name independent masters only"
             )
-        # Valkey 9.1 calls it server_mode.
-        if "cluster" in (info.get("redis_mode"), info.get("server_mode")):
+        if "cluster" in modes:
             self._check_cluster(connection)
         admitted = self._admission.run_id_in(raws[-1]) if self._admission else ""
-        return Server(info["run_id"], info["uptime_in_seconds"], answered_at, admitted)
+        return Server(
+            info["run_id"], info["uptime_in_seconds"], answered_at, admitted,
+            info.get("master_replid", ""),
+        )  # fmt: skip
 
     def _ask(
         self, connection: NodeConnection, commands: Sequence[tuple[Argument, ...]]
@@ -97,7 +109,7 @@ class Handshake:
         """Return the server's replies to `count` packed commands, of which some may be errors.
 
         Raises:
-            ConnectionError: A reply did not come in time.
+            ConnectionError: A reply did not come in time, or the server closed the connection.
         """
         now = self._clock.now()
         deadline = now + self._timeout
@@ -114,6 +126,8 @@ class Handshake:
             raws += connection.receive(now)
         connection.refuse_surplus()
         if connection.closed:
+            # A server that is full, or protected, says so first.
+            _without_errors(raws)
             raise ConnectionError(connection.closed)
         return raws
 
@@ -135,8 +149,13 @@ class Handshake:
 def _without_errors(raws: list[object]) -> list[object]:
     for raw in raws:
         if isinstance(raw, ErrorReply):
-            raise ConnectionError(str(raw))
+            raise ConnectionError(str(raw)[:_LONGEST_ERROR])
     return raws
+
+
+def _modes(raw: object) -> set[str]:
+    # Valkey 9.1 calls it server_mode.
+    return {value for name, value in _info(raw) if name in ("redis_mode", "server_mode")}
 
 
 def _info(raw: object) -> Iterator[tuple[str, str]]:

@@ -14,8 +14,6 @@ Reply = TypeVar("Reply")
 Replies = list[Reply | Failed | None]
 NOT_ASKED = sys.maxsize
 """Number of the first reply of a node that was not asked: no reply ever has it."""
-_LONGEST_KNOWN = 4096
-"""Bytes; far below what one read returns, so that they are all that was read."""
 
 
 class InFlightRound(Generic[Reply]):
@@ -26,7 +24,6 @@ class InFlightRound(Generic[Reply]):
         count: Number of commands in it.
         replies: Parsed reply of each node; None: it has not answered.
         first: Number of each node's first reply to this round.
-        known: Reply by the bytes that were all of a node's replies to this round.
     """
 
     __slots__ = (
@@ -37,7 +34,6 @@ class InFlightRound(Generic[Reply]):
         "_repeated",
         "count",
         "first",
-        "known",
         "payload",
         "replies",
     )  # fmt: skip
@@ -49,7 +45,6 @@ class InFlightRound(Generic[Reply]):
         self.count = count
         self.replies: Replies[Reply] = [None] * nodes
         self.first = [NOT_ASKED] * nodes
-        self.known: dict[bytes, Reply | Failed | None] = {}
         self._parse = parse
         self._parsed_raws: list[object] | None = None
         self._parsed: Reply | None = None
@@ -73,11 +68,6 @@ class InFlightRound(Generic[Reply]):
             self._parsed = self._parse(raws)
             self._parsed_raws = raws
         self.replies[index] = self._parsed
-
-    def know(self, index: int, number: int, data: bytes) -> None:
-        """Note that `data`, of which reply `number` was the first, was all the node's replies."""
-        if number == self.first[index] and len(data) <= _LONGEST_KNOWN:
-            self.known[data] = self.replies[index]
 
     def fail_the_rest(self, why: Callable[[int], Failed]) -> None:
         """Fail the nodes that were not asked, each as `why` returns."""

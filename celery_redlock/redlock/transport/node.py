@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 from collections.abc import Callable
 
@@ -19,8 +20,20 @@ from .restart_guard import RestartGuard
 
 _BACKOFF_S = 0.1
 _BACKOFF_MAX_S = 5.0
+_BACKOFF_SHORT_S = 0.5
+"""Longest pause for channels without a quorum: so late at most is a recovery noticed."""
+_NO_PAUSE = (0.0, 0.0)
+_MOST_RUN_IDS = 16
 _REFUSAL_S = 60.0
 """A refusal or a protocol violation this long after the previous one counts as the first."""
+
+
+_UNFIT = "unfit"
+"""History of a node that was found to be no independent master: no connection has it."""
+_accepted: set[str] = set()
+"""Names of the nodes that this process, or one that it was forked from, has accepted."""
+_inherited: set[str] = set()
+"""Those of them that it had when it was forked."""
 
 
 class Node:
@@ -34,6 +47,18 @@ class Node:
         observe: Called with NodeUp, NodeDown and NodeRefuses when the node's state changes.
         admitted_s: The same for a server that an operator has declared new, seconds.
         admission: Note that may admit the server; None: it is not read.
+
+    Attributes:
+        retry_at: Time of the next attempt to connect while a quorum is connected, seconds on the
+            clock.
+        retry_short_at: The same for channels that lack a quorum. All threads share it: one attempt
+            for each pause of the back-off.
+        tried_at: Time at which the last attempt ended, seconds on the clock.
+        run_id: Run id of its server, as last seen.
+        run_ids: Run ids of the last servers that were accepted, the newest last.
+        database: Number of the database.
+        history: Replication id of its server. A connection with another one is useless: the server
+            was a replica meanwhile, and has lost its locks.
 
     Raises:
         ConfigurationError: The URL is not valid.
@@ -53,19 +78,24 @@ class Node:
         self.observe = observe
         self.name = address_of(url)
         self.run_id: str | None = None
+        self.run_ids: list[str] = []
+        self.history = ""
         self.error: str | None = None
         self.misconfigured: ConfigurationError | None = None
         self.peers: tuple[Node, ...] = ()
-        self.retry_at = 0.0
+        self.retry_at = self.retry_short_at = 0.0
+        self.tried_at = -math.inf
         self._connector = redis_py.Connector(url, self.name, connect_timeout)
+        self.database = self._connector.database
         # Without a guard there is nothing to shorten.
         note = admission if guard_s else None
         self._handshake = Handshake(self.name, clock, self._connector.timeout, note)
         self._guard = RestartGuard(self.name, clock, guard_s, admitted_s)
         self._failures = 0
+        self._pauses = _NO_PAUSE
         self._refused_at = self._blamed_at = -math.inf
         self._announced: str | None = None
-        self._was_accepted = False
+        self._is_unfit, self._was_accepted = False, self.name in _inherited
 
     def __repr__(self) -> str:
         return f"Node({self.name!r}, run_id={self.run_id!r}, error={self.error!r})"
@@ -81,9 +111,10 @@ class Node:
         try:
             redis_connection.connect()
             connection = NodeConnection(redis_connection, math.inf, self._ended)
-            server = self._handshake.identify(connection)
+            server = self._identify(connection)
             connection.votes_from = self._accept(server)
-            connection.run_id, connection.identified_at = self.run_id, server.answered_at
+            connection.run_id, connection.identified_at = server.run_id, server.answered_at
+            connection.history = self.history = server.history
         except redis_py.ERRORS as error:
             redis_connection.disconnect()
             self.failed(self._connector.without_secrets(error))
@@ -91,33 +122,62 @@ class Node:
             raise ConnectionError(self.error) from None
         except ConfigurationError as error:
             redis_connection.disconnect()
+            # Later it is a node that is down, as long as a quorum is left.
             if not self._was_accepted:
                 self.misconfigured = error
-            self.failed(str(error))
+            self.failed(str(error), is_unfit=True)
             raise
-        self._was_accepted = True
+        self._was_accepted, self._is_unfit = True, False
+        _accepted.add(self.name)
+        for peer in self.peers:
+            if peer.misconfigured is self.misconfigured:
+                peer.misconfigured = None
         self.misconfigured = None
         if self.clock.now() - self._blamed_at > _REFUSAL_S:
             self._failures = 0
-        self.retry_at = 0.0
+        self.forget_attempts()
+        self.tried_at = self.clock.now()
         if self.error is not None or self._announced != self.run_id:
             self.error, self._announced = None, self.run_id
             self.observe(NodeUp(self.name, max(0.0, connection.votes_from - self.clock.now())))
         return connection
 
+    def _identify(self, connection: NodeConnection) -> Server:
+        try:
+            return self._handshake.identify(connection)
+        except ConfigurationError:
+            # If it was a master before, it has lost its locks: all connections are useless.
+            self.history = _UNFIT
+            raise
+
     def attempt_begins(self, now: float) -> None:
         """Keep other channels from connecting at the same time to a node that may be down."""
         if self.error is not None:
-            self.retry_at = now + _BACKOFF_MAX_S
+            self.retry_at = self.retry_short_at = now + _BACKOFF_MAX_S
 
-    def failed(self, error: str) -> None:
-        """Note that the node is down; the next attempt waits, longer each time."""
-        if self.error is None:
-            self.observe(NodeDown(self.name, error))
-        self.error = error
-        delay = min(_BACKOFF_MAX_S, _BACKOFF_S * 2**self._failures)
-        self._failures = min(self._failures + 1, 16)
-        self.retry_at = self.clock.now() + delay * random.uniform(0.5, 1.0)
+    def failed(self, error: str, *, is_unfit: bool = False) -> None:
+        """Note that the node is down; the next attempt waits, longer each time.
+
+        Of several channels that note it during one pause, only the first lengthens the next one.
+
+        Args:
+            error: The reason.
+            is_unfit: Whether its server can't be a node, and only an operator can mend that.
+        """
+        if self.error is None or (is_unfit and not self._is_unfit):
+            self.observe(NodeDown(self.name, error, is_unfit))
+        self.error, self._is_unfit = error, self._is_unfit or is_unfit
+        now = self.tried_at = self.clock.now()
+        if now >= self._pauses[1]:
+            delay = min(_BACKOFF_MAX_S, _BACKOFF_S * 2**self._failures) * random.uniform(0.5, 1.0)
+            self._failures = min(self._failures + 1, 16)
+            self._pauses = now + delay, now + min(delay, _BACKOFF_SHORT_S)
+        self.retry_at, self.retry_short_at = self._pauses
+
+    def forget_attempts(self) -> None:
+        """In a child: forget attempts that are under way, which are the parent's, and pauses."""
+        self._pauses = _NO_PAUSE
+        self.retry_at, self.retry_short_at = _NO_PAUSE
 
     def refuses(self, error: str) -> None:
         """Note that the node refuses to write; observers hear of it once a minute at most."""
@@ -146,14 +206,31 @@ class Node:
 
     def _accept(self, server: Server) -> float:
         """Return when `server` may vote, seconds on the clock; refuse the server of a peer."""
-        votes_from = self._guard.votes_from(server)
-        # Set before it is compared, and kept if it is refused: of two nodes with one server, the
-        # second is refused, and from then on both, in every channel.
+        votes_from, before = self._guard.votes_from(server), self.run_id
+        # Set before it is compared: of two nodes that are found to be one server at the same time,
+        # at least one is refused.
         self.run_id = server.run_id
         for peer in self.peers:
             if peer is not self and peer.run_id == self.run_id:
-                raise ConfigurationError(
+                error = ConfigurationError(
                     f"nodes {peer.name} and {self.name} are the same server (run_id "
                     f"{peer.run_id}): it would vote twice; name each server once"
                 )
+                if self._was_accepted:
+                    # Its address leads there by now. Its peer votes on.
+                    self.run_id = before
+                else:
+                    # Both are named wrongly, and refused from now on, in every channel.
+                    peer.misconfigured = error
+                raise error
+        if server.run_id not in self.run_ids:
+            self.run_ids = [*self.run_ids, server.run_id][-_MOST_RUN_IDS:]
         return votes_from
+
+
+def _inherit() -> None:
+    _inherited.update(_accepted)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_inherit)

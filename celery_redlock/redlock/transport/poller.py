@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 from celery_redlock.redlock.threads.native import is_eventlet
 
+_LONGEST_S = 86_400.0
+"""Longest wait, after which the caller waits again: the kernel counts ms in 31 bits."""
+
 
 class Poller(Protocol):
     """A set of descriptors and a wait for any of them."""
@@ -33,7 +36,7 @@ class _Poll:
         self._poll.unregister(fd)
 
     def wait(self, seconds: float) -> Sequence[int]:
-        return [fd for fd, _ in self._poll.poll(seconds * 1000)]
+        return [fd for fd, _ in self._poll.poll(min(seconds, _LONGEST_S) * 1000)]
 
 
 class _Descriptors:
@@ -54,7 +57,8 @@ class _Select(_Descriptors):
 
     def wait(self, seconds: float) -> Sequence[int]:
         writing = [fd for fd, wanted in self._is_writing.items() if wanted]
-        readable, writable, _ = select.select(list(self._is_writing), writing, [], seconds)
+        longest = min(seconds, _LONGEST_S)
+        readable, writable, _ = select.select(list(self._is_writing), writing, [], longest)
         return list({*readable, *writable})
 
 

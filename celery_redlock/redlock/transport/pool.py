@@ -26,7 +26,9 @@ class Loan:
     """A channel from `pool` for the length of a ``with`` block; see `Pool.channel`."""
 
     # Not a generator's context manager, which costs more than the rest of lending.
-    __slots__ = ("_goes_first", "_is_needed", "_lent", "_patience", "_pool", "_preferred")
+    __slots__ = (
+        "_goes_first", "_is_needed", "_lent", "_needs_votes", "_patience", "_pool", "_preferred",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -35,12 +37,14 @@ class Loan:
         is_needed: Callable[[], bool],
         patience: float | None,
         goes_first: bool,  # noqa: FBT001  # as in `Pool.channel`
+        needs_votes: bool,  # noqa: FBT001
     ) -> None:
         self._pool = pool
         self._preferred = preferred
         self._is_needed = is_needed
         self._patience = patience
         self._goes_first = goes_first
+        self._needs_votes = needs_votes
 
     def __enter__(self) -> Channel:
         """Return the channel, ready for a round."""
@@ -48,7 +52,7 @@ class Loan:
             self._preferred, self._is_needed, self._patience, goes_first=self._goes_first
         )
         try:
-            channel.prepare(self._patience)
+            channel.prepare(self._patience, needs_votes=self._needs_votes)
         except BaseException:
             self._pool.discard(channel)
             raise
@@ -129,6 +133,7 @@ class Pool:
         patience: float | None = None,
         *,
         goes_first: bool = False,
+        needs_votes: bool = True,
     ) -> Loan:
         """Lend a channel that is ready for a round.
 
@@ -139,8 +144,10 @@ class Pool:
                 quorum are up, seconds; None: the connect timeout.
             goes_first: Whether to be served before those that do not go first: a release frees
                 others, and an extension has a deadline.
+            needs_votes: Whether a node inside its restart guard is none of that quorum. It confirms
+                releases like the others.
         """
-        return Loan(self, preferred, is_needed, patience, goes_first)
+        return Loan(self, preferred, is_needed, patience, goes_first, needs_votes)
 
     def prepare(self) -> None:
         """Make and connect one channel ahead of its use."""

@@ -26,6 +26,9 @@ from celery_redlock.redlock.validation import check_seconds
 SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
 ERRORS = (RedisError, OSError, ValueError, TypeError)
 """Errors that connecting may raise."""
+# Not to be introduced by name saves two round trips. redis-py 8 renamed the option.
+_HAS_DRIVER_INFO = "driver_info" in signature(AbstractConnection.__init__).parameters
+_NAMELESS = dict.fromkeys(["driver_info"] if _HAS_DRIVER_INFO else ["lib_name", "lib_version"])
 _DATABASE = re.compile(r"/*[0-9]*/*")
 _REPEATS = ", with args beginning with"
 
@@ -41,6 +44,7 @@ class Connector:
 
     Attributes:
         timeout: Longest time for a step of the handshake, seconds.
+        database: Number of the database.
 
     Raises:
         ConfigurationError: The URL is not valid.
@@ -51,6 +55,7 @@ class Connector:
         self._options.setdefault("socket_timeout", timeout)
         self._options.setdefault("socket_connect_timeout", timeout)
         self.timeout: float = self._options["socket_timeout"] or timeout
+        self.database = int(self._options.get("db") or 0)
 
     def without_secrets(self, error: Exception) -> str:
         """Return what an error of connecting says, without the URL's passwords.
@@ -90,11 +95,7 @@ def _connection_options(
         # It names the option; what is below it shows its value.
         raise ConfigurationError(f"node {name}: {error}") from None
     options.setdefault("protocol", 2)
-    # Not to be introduced by name saves two round trips. redis-py 8 renamed the option.
-    if "driver_info" in signature(AbstractConnection.__init__).parameters:
-        options["driver_info"] = None
-    else:
-        options["lib_name"] = options["lib_version"] = None
+    options.update(_NAMELESS)
     # Options of redis-py's pool, which is not used here.
     for unused in ("max_connections", "timeout", "retry_on_timeout", "decode_responses"):
         options.pop(unused, None)

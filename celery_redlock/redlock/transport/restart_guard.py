@@ -57,7 +57,7 @@ class Identity:
 
     Attributes:
         sighting: The same as the process saw it that has forked this one; None: it is not shared.
-        run_id: Run id of the server; None: no server was seen yet.
+        run_id: Run id of the server, and its history; None: no server was seen yet.
         seen_at: Time at which it was last seen, seconds on the clock.
         started_at: Latest time at which that server can have been started, seconds on the clock.
         replaced_at: Time at which another server was seen there, seconds on the clock.
@@ -97,19 +97,20 @@ class RestartGuard:
         A server that replaced another one at this address, such as a promoted replica, does not
         know the grants of that one, whatever its uptime. For it the guard counts from now, or from
         when the process that has forked this one saw it; also if an operator has admitted it: that
-        says nothing about leases at this address.
+        says nothing about leases at this address. The same goes for a server that was a replica
+        meanwhile: it has taken over the data of its master.
         """
-        identity = self._identity
+        identity, run_id = self._identity, server.run_id + server.history
         # Before the run id: another thread may see the server at the same time.
         seen_at = identity.seen_at
-        if identity.run_id not in (None, server.run_id):
+        if identity.run_id not in (None, run_id):
             # Before the run id: another thread that sees this server must not take it for known.
             identity.replaced_at = _replaced_at(identity.sighting, server, seen_at)
-        if identity.run_id != server.run_id:
+        if identity.run_id != run_id:
             identity.started_at = math.inf
             if identity.sighting:
-                identity.sighting.write(server.run_id, server.answered_at)
-        identity.run_id = server.run_id
+                identity.sighting.write(run_id, server.answered_at)
+        identity.run_id = run_id
         identity.seen_at = server.answered_at
         # Negative if the wall clock was set back since the start.
         uptime = max(0.0, float(server.uptime))
@@ -129,7 +130,7 @@ def _replaced_at(sighting: Sighting | None, server: Server, seen_at: float) -> f
 
     A sighting from before that does not count: the earlier server was there again since.
     """
-    since = sighting.since(server.run_id) if sighting else None
+    since = sighting.since(server.run_id + server.history) if sighting else None
     if since is None or since <= seen_at:
         return server.answered_at
     return min(since, server.answered_at)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from celery_redlock.redlock.clock import Clock
 from celery_redlock.redlock.protocol.quorum import majority
-from celery_redlock.redlock.threads import dispatch
+from celery_redlock.redlock.threads import callbacks
 from celery_redlock.redlock.threads.wakeup import Wakeup
 
 from .connection import ErrorReply, NodeConnection, pack
@@ -133,6 +133,11 @@ class Subscriptions:
         )
         return confirmed >= self._quorum
 
+    @property
+    def lost(self) -> int:
+        """Number of connections lost so far; releases may have gone unheard with each."""
+        return self._connections.dropped
+
     def disown(self) -> None:
         """In a child: close this process's copies of the descriptors."""
         self._connections.disown()
@@ -148,7 +153,8 @@ class Subscriptions:
             connection is None and self._nodes[index].retry_at <= now
             for index, connection in enumerate(self._connections.by_node)
         ):
-            self._connections.mend(now, self._connect_timeout)
+            # A release is heard from nodes inside their restart guard as well.
+            self._connections.reconnect(now, self._connect_timeout, needs_votes=False)
 
     def _send(self, listening: _Listening, channels: AbstractSet[str], now: float) -> None:
         if channels == listening.asked:
@@ -188,7 +194,7 @@ class Subscriptions:
                 listening.refused_until = now + _REFUSED_S
                 listening.asked.clear()
                 listening.confirmed.clear()
-                dispatch.run_in_origin_thread(_log_refusal, self._nodes[index].name, raw)
+                callbacks.tell(_log_refusal, self._nodes[index].name, raw)
 
     def _tend(self, index: int, connection: NodeConnection) -> None:
         """Drop a broken connection; wait for a blocked one to be writable."""

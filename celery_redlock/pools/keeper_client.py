@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 
 from celery_redlock.redlock import Lease
 from celery_redlock.redlock.keeper import due_at
 from celery_redlock.redlock.task_lock import TaskLock
 
-from .deadline_watch import DeadlineWatch
-from .lease_record import Attempt, LeaseRecord
+from .lease_record import LeaseRecord
 from .lease_table import LEASES_PER_PROCESS, ROWS, Phase, SharedLeaseTable
 
 CALL = struct.Struct("=QQ")
@@ -24,15 +24,15 @@ class KeeperClient:
     """Client of a pool process, which registers its leases with the keeper.
 
     There is no mutex here: a signal handler may interrupt any line. A row is in use as long as it
-    is in one of two dicts, and each of them is changed by a single operation.
+    is in one of three dicts, and each of them is changed by a single operation.
 
     Args:
         fd: Writing end of the keeper's pipe.
         table: Lease table that the keeper shares with the pool's processes.
         index: Index of this process in the pool; no two running processes have the same.
         redlock: Lock of the worker's app, whose leases the keeper renews.
-        on_expired: Called on a thread of its own when a lease ends that a running keeper would have
-            renewed or reported as lost.
+        on_expired: Called on another thread when a lease ends that a running main process would
+            have renewed or reported as lost: it stands still.
     """
 
     def __init__(
@@ -50,7 +50,8 @@ class KeeperClient:
         self._rows = range(min(first, ROWS), min(first + LEASES_PER_PROCESS, ROWS))
         self._attempts: dict[int, str] = {}
         self._leases: dict[Lease, int] = {}
-        self._watch = DeadlineWatch(self._leases, redlock.clock, lambda _: on_expired())
+        self._left: dict[int, str] = {}
+        self._on_expired = on_expired
         self._pid = os.getpid()
         self._is_known = False
         # The keeper knows whose rows these are and watches this process from now on.
@@ -75,19 +76,30 @@ class KeeperClient:
             # Without a row, or with a key too long for it, a granted lock ends with its ttl.
             if row is not None:
                 self._attempts[row] = owner
-                self._table.announce(row, Attempt(self._pid, owner, key, round(ttl * 1000)))
+                self._table.announce(row, LeaseRecord(self._pid, owner, key, 0, round(ttl * 1000)))
 
         return announce
 
     def withdraw_attempts(self) -> None:
         """Withdraw the announced attempts that did not become registered leases: they are over."""
+        self._free_released()
         for row in list(self._attempts):
             if row not in self._leases.values():
                 self._table.free(row)
             self._attempts.pop(row, None)
 
+    def announce_wait(self) -> None:
+        """Have the keeper look, while an announced attempt waits, whether its task is revoked."""
+        self._call_keeper()
+
+    def is_wait_revoked(self) -> bool:
+        """Tell whether the keeper has noted that the task of an announced attempt is revoked."""
+        return any(
+            self._table.is_revoked(row, owner) for row, owner in list(self._attempts.items())
+        )
+
     def register(
-        self, lease: Lease, min_hold_until: float, done: str | None, *, comes_again: bool
+        self, lease: Lease, min_hold_until: float, done: str | None, *, will_be_redelivered: bool
     ) -> bool:
         """Register `lease` with the keeper, which renews it, and releases it if this process dies.
 
@@ -97,7 +109,7 @@ class KeeperClient:
                 boot-time clock.
             done: Done mark for other copies of the message if this process dies; None if there are
                 no copies.
-            comes_again: Whether the message comes again if this process is killed.
+            will_be_redelivered: Whether the message comes again if this process is killed.
 
         Returns:
             Whether the keeper has the lease. False if it is too long for a row, all rows of this
@@ -109,7 +121,7 @@ class KeeperClient:
             min_hold_until=min_hold_until,
             done=done,
             # Otherwise Celery decides after the process has died.
-            comes_again=comes_again or None,
+            will_be_redelivered=will_be_redelivered or None,
         )
         row = next((at for at, one in list(self._attempts.items()) if one == lease.owner), None)
         if row is None:
@@ -123,7 +135,9 @@ class KeeperClient:
             return False
         self._attempts.pop(row, None)
         lease.backing.refresh = self._refresh
-        self._watch.add(lease)
+        # If no thread can be started, the next one watches; the main process watches as well.
+        with suppress(RuntimeError):
+            self.redlock.keeper.watch(lease, lambda _: self._on_expired())
         return True
 
     def is_shutting_down(self) -> bool:
@@ -142,12 +156,46 @@ class KeeperClient:
         if row is not None:
             lease.backing.refresh = None
             self._table.free(row)
+            self._left.pop(row, None)
             self._attempts.pop(row, None)
             self._leases.pop(lease, None)
+
+    def leave_release(self, lease: Lease, min_hold_until: float, done: str | None) -> None:
+        """Leave the release of `lease`, which has failed, to the keeper if this process ends.
+
+        Until then it is made by this process, whose lock tries it again.
+
+        Args:
+            lease: Lease to release.
+            min_hold_until: As in `register`.
+            done: Done mark to leave for other copies of the message; None for none.
+        """
+        row = self._leases.get(lease)
+        if row is not None:
+            lease.backing.refresh = None
+            record = LeaseRecord.of(
+                lease,
+                pid=self._pid,
+                min_hold_until=min_hold_until,
+                done=done,
+                will_be_redelivered=None,
+            )
+            self._table.leave_release(row, record)
+            self._left[row] = lease.owner
+            self._attempts.pop(row, None)
+            self._leases.pop(lease, None)
+
+    def _free_released(self) -> None:
+        """Free the rows of leases whose release was left, and is made by now."""
+        for row, owner in list(self._left.items()):
+            if not self.redlock.keeper.is_releasing(owner):
+                self._table.free(row)
+                self._left.pop(row, None)
 
     def _take_row(self, owner: str) -> int | None:
         if not (self._is_known or self._call_keeper()):
             return None
+        self._free_released()
         for row in self._rows:
             # A row may still have something of a dead process that the keeper has not read yet.
             is_free = self._table.phase(row) is Phase.FREE and row not in self._leases.values()

@@ -11,41 +11,16 @@ from celery_redlock.redlock import Lease
 from celery_redlock.redlock.clock import Clock
 
 
-class Attempt(NamedTuple):
-    """Attempt of a pool process to acquire or reserve a lock.
-
-    Attributes:
-        pid: Process id of the pool process.
-        owner: Owner of the attempt.
-        key: Key of the lock.
-        ttl_ms: Expiry that is asked for, ms.
-    """
-
-    pid: int
-    owner: str
-    key: str
-    ttl_ms: int
-
-    def new_lease(self, clock: Clock) -> Lease:
-        """Return the lease that would be granted now, without a token."""
-        return Lease(
-            self.key,
-            self.owner,
-            token=0,
-            ttl_ms=self.ttl_ms,
-            deadline=clock.now() + self.ttl_ms / 1000,
-            clock=clock,
-        )
-
-
 class LeaseRecord(NamedTuple):
     """Lease of a pool process, with all that the keeper needs to renew and release it.
+
+    Or an attempt to acquire or reserve a lock, which may be granted a lease yet: it has no token.
 
     Attributes:
         pid: Process id of the pool process.
         owner: Owner of the lease.
         key: Key of the lock.
-        token: Fencing token.
+        token: Fencing token; 0: an attempt.
         ttl_ms: Expiry on every node, ms.
         deadline: End of the lease unless it is renewed, seconds on the boot-time clock.
         acquired_at: Time of the grant, seconds on the boot-time clock.
@@ -54,8 +29,8 @@ class LeaseRecord(NamedTuple):
         min_hold_until: Time until which the lock key stays in any case, seconds on the boot-time
             clock.
         done: Done mark for other copies of the message; None if there are no copies.
-        comes_again: Whether the message comes again if the process is killed; None if Celery
-            decides that after the process has died.
+        will_be_redelivered: Whether the message comes again if the process is killed; None if
+            Celery decides that after the process has died.
     """
 
     pid: int
@@ -63,13 +38,13 @@ class LeaseRecord(NamedTuple):
     key: str
     token: int
     ttl_ms: int
-    deadline: float
-    acquired_at: float
-    hold_until: float | None
-    superseded: str
-    min_hold_until: float
-    done: str | None
-    comes_again: bool | None
+    deadline: float = 0.0
+    acquired_at: float = 0.0
+    hold_until: float | None = None
+    superseded: str = ""
+    min_hold_until: float = 0.0
+    done: str | None = None
+    will_be_redelivered: bool | None = None
 
     @classmethod
     def of(
@@ -79,7 +54,7 @@ class LeaseRecord(NamedTuple):
         pid: int,
         min_hold_until: float,
         done: str | None,
-        comes_again: bool | None,
+        will_be_redelivered: bool | None,
     ) -> LeaseRecord:
         """Return the record of `lease`; for the other arguments see the attributes."""
         return cls(
@@ -94,17 +69,17 @@ class LeaseRecord(NamedTuple):
             superseded=lease.superseded,
             min_hold_until=min_hold_until,
             done=done,
-            comes_again=comes_again,
+            will_be_redelivered=will_be_redelivered,
         )
 
     def new_lease(self, clock: Clock) -> Lease:
-        """Return a lease with the fields of this record."""
+        """Return a lease with the fields of this record; of an attempt, one granted now."""
         return Lease(
             key=self.key,
             owner=self.owner,
             token=self.token,
             ttl_ms=self.ttl_ms,
-            deadline=self.deadline,
+            deadline=self.deadline if self.token else clock.now() + self.ttl_ms / 1000,
             clock=clock,
             acquired_at=self.acquired_at,
             hold_until=self.hold_until,
@@ -128,20 +103,24 @@ class LeaseState(NamedTuple):
     @classmethod
     def of(cls, lease: Lease) -> LeaseState:
         """Return the state of `lease`."""
-        return cls(lease.owner[:_NONCE_LENGTH], lease.deadline, lease.is_lost)
+        return cls(nonce_of(lease.owner), lease.deadline, lease.backing.is_lost)
 
     def is_of(self, lease: Lease) -> bool:
         """Tell whether this is the state of `lease`."""
-        return self.nonce == lease.owner[:_NONCE_LENGTH]
+        return self.nonce == nonce_of(lease.owner)
 
 
-_NONCE_LENGTH = 32
+def nonce_of(owner: str) -> str:
+    """Return the random part of an owner."""
+    return owner[:32]
+
+
 _HEADER = struct.Struct("=II")
 _FORMAT = 2
 """Version of the encoding. Later ones look for repeated values, which a record does not have."""
 
 
-def encode(record: Attempt | LeaseRecord | LeaseState) -> bytes:
+def encode(record: LeaseRecord | LeaseState | tuple[str]) -> bytes:
     """Return `record` as bytes, with their number and checksum before them."""
     data = marshal.dumps(tuple(record), _FORMAT)
     return _HEADER.pack(len(data), zlib.crc32(data)) + data

@@ -15,16 +15,17 @@ from enum import IntEnum
 
 from celery_redlock.redlock import Lease
 
-from .lease_record import Attempt, LeaseRecord, LeaseState, decode, encode
+from .lease_record import LeaseRecord, LeaseState, decode, encode, nonce_of
 
 LEASES_PER_PROCESS = 8
 """Number of leases that one pool process can have in the table, nested in one another."""
 ROWS = 1024 * LEASES_PER_PROCESS
 _ROW_SIZE = 4096
 """A page, so that rows that are not used take no memory. Its first byte is the row's phase."""
+_REVOKED = slice(8, 64)
 _STATE = slice(64, 192)
-_ATTEMPT = slice(192, 1344)
-_LEASE = slice(1344, _ROW_SIZE)
+_ATTEMPT = slice(192, 1408)
+_LEASE = slice(1408, _ROW_SIZE)
 _NEXT_LOOK = ROWS * _ROW_SIZE
 _TIME = struct.Struct("d")
 """In native byte order, which Python copies in one piece."""
@@ -47,9 +48,10 @@ class Phase(IntEnum):
 class SharedLeaseTable:
     """Table in shared memory, with a row for each lease that a pool process may hold at a time.
 
-    The pool process writes attempt, lease and phase; the keeper writes the state of the lease, and
-    frees the rows of a dead process. After the rows come the time of the keeper's next look at
-    them, and a byte that tells whether the worker is being shut down.
+    The pool process writes attempt, lease and phase; the keeper writes the state of the lease, or
+    that the attempt's task is revoked, and frees the rows of a dead process. After the rows come
+    the time of the keeper's next look at them, and a byte that tells whether the worker is being
+    shut down.
     """
 
     def __init__(self) -> None:
@@ -65,7 +67,7 @@ class SharedLeaseTable:
 
     # ---- written by the pool process
 
-    def announce(self, row: int, attempt: Attempt) -> bool:
+    def announce(self, row: int, attempt: LeaseRecord) -> bool:
         """Write an attempt before it is made; return False if it is too long for a row.
 
         Keys of tasks are not: long ones are shortened to a prefix and a digest.
@@ -87,6 +89,11 @@ class SharedLeaseTable:
         """Note that the row's lease is being released."""
         self._set_phase(row, Phase.RELEASING)
 
+    def leave_release(self, row: int, record: LeaseRecord) -> None:
+        """Write how the row's lease, whose release has failed, is to be released."""
+        self._write(row, _LEASE, encode(record))
+        self._set_phase(row, Phase.RELEASING)
+
     def free(self, row: int) -> None:
         """Note that the row's attempt or lease is over."""
         self._set_phase(row, Phase.FREE)
@@ -96,6 +103,13 @@ class SharedLeaseTable:
     def phase(self, row: int) -> Phase:
         """Return which record of the row counts."""
         return Phase(self._map[row * _ROW_SIZE])
+
+    def attempt(self, row: int) -> LeaseRecord | None:
+        """Return the attempt if that counts in the row; None while it changes."""
+        if self.phase(row) is not Phase.ATTEMPT:
+            return None
+        values = self._read(row, _ATTEMPT)
+        return LeaseRecord._make(values) if values else None
 
     def last_lease(self, row: int) -> LeaseRecord | None:
         """Return the last lease that was written to the row, be it over; None while it changes."""
@@ -111,18 +125,15 @@ class SharedLeaseTable:
             and last.owner == owner
         )
 
-    def left_by(self, pid: int, row: int) -> Attempt | LeaseRecord | None:
+    def left_by(self, pid: int, row: int) -> LeaseRecord | None:
         """Return what the dead process `pid` has left in the row: an attempt, a lease or nothing.
 
         Nothing of another process: the next one in the same place of the pool has the same rows.
         """
-        left: Attempt | LeaseRecord | None = None
         phase = self.phase(row)
-        if phase is Phase.ATTEMPT:
-            values = self._read(row, _ATTEMPT)
-            left = Attempt._make(values) if values else None
-        elif phase is not Phase.FREE:
-            left = self.last_lease(row)
+        if phase is Phase.FREE:
+            return None
+        left = self.attempt(row) if phase is Phase.ATTEMPT else self.last_lease(row)
         return left if left and left.pid == pid else None
 
     # ---- written by the keeper
@@ -130,6 +141,10 @@ class SharedLeaseTable:
     def write_state(self, row: int, lease: Lease) -> None:
         """Write the state of `lease`."""
         self._write(row, _STATE, encode(LeaseState.of(lease)))
+
+    def note_revoked(self, row: int, owner: str) -> None:
+        """Note that the task of the row's attempt, which is that of `owner`, is revoked."""
+        self._write(row, _REVOKED, encode((nonce_of(owner),)))
 
     def announce_look(self, at: float) -> None:
         """Write when the keeper looks at the rows next, seconds on the boot-time clock."""
@@ -143,7 +158,11 @@ class SharedLeaseTable:
         state = LeaseState._make(values) if values else None
         if state and state.is_of(lease):
             lease.deadline = max(lease.deadline, state.deadline)
-            lease.is_lost = lease.is_lost or state.is_lost
+            lease.backing.is_lost = lease.backing.is_lost or state.is_lost
+
+    def is_revoked(self, row: int, owner: str) -> bool:
+        """Tell whether the task of the row's attempt, which is that of `owner`, is revoked."""
+        return self._read(row, _REVOKED) == (nonce_of(owner),)
 
     def next_look(self) -> float:
         """Return when the keeper looks at the rows next, seconds on the boot-time clock."""

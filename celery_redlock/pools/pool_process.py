@@ -52,6 +52,17 @@ def withdraw_attempts() -> None:
         _client.withdraw_attempts()
 
 
+def announce_wait() -> None:
+    """Announce that the execution of the last attempt waits for its lock: it may be revoked."""
+    if _client:
+        _client.announce_wait()
+
+
+def is_wait_revoked() -> bool:
+    """Tell whether the main process has noted that an execution that waits here is revoked."""
+    return bool(_client and _client.is_wait_revoked())
+
+
 def note_shutdown(*, is_under_way: bool) -> None:
     """In a worker's main process: note whether the worker is being shut down."""
     global _is_shutting_down  # noqa: PLW0603  # a worker belongs to its process

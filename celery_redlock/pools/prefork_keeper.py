@@ -21,23 +21,30 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from celery_redlock.redlock import Lease
-from celery_redlock.redlock.lease import holder_of
+from celery_redlock.redlock.errors import shown
+from celery_redlock.redlock.lease import holder_of, task_of
 from celery_redlock.redlock.task_lock import TaskLock
+from celery_redlock.redlock.threads import callbacks
+from celery_redlock.redlock.threads.dispatch import run_as_own
 from celery_redlock.redlock.threads.wakeup import Wakeup
 
 from . import interrupt
 from .keeper_client import CALL, KeeperClient
-from .lease_record import Attempt, LeaseRecord
+from .lease_record import LeaseRecord
 from .lease_table import LEASES_PER_PROCESS, ROWS, SharedLeaseTable
 from .orphaned_leases import RETRY_S, HeldLease, OrphanedLeases
 
 logger = logging.getLogger(__name__)
 _LOOKS_PER_TTL = 6
 """Twice as many as renewals, so that a look is due before a renewal is."""
+_LOOK_AT_ATTEMPT_S = 0.5
+"""Time between looks while an attempt is under way: its task may wait, and be revoked."""
+_LAST_RELEASES_S = 1.0
+"""Time for which releases that fail are tried again when the worker ends."""
 _STORE_S = 0.001
 """Time after which every processor sees what another one has stored; it takes less than a µs."""
 
@@ -77,10 +84,14 @@ class PreforkKeeper:
 
     Args:
         new_redlock: Makes the lock that renews and releases, with connections of its own.
+        is_revoked: Returns whether the task with this label is revoked.
     """
 
-    def __init__(self, new_redlock: Callable[[], TaskLock]) -> None:
+    def __init__(
+        self, new_redlock: Callable[[], TaskLock], is_revoked: Callable[[str | None], bool]
+    ) -> None:
         self._new_redlock = new_redlock
+        self._is_revoked = is_revoked
         self._reading, self._writing = os.pipe()
         os.set_blocking(self._reading, False)
         os.set_blocking(self._writing, False)
@@ -104,7 +115,9 @@ class PreforkKeeper:
     def start(self) -> None:
         """Start the keeper's thread."""
         self._redlock = self._new_redlock()
-        self._thread = threading.Thread(target=self._run, name="redlock-pool-keeper", daemon=True)
+        self._thread = threading.Thread(
+            target=run_as_own, args=(self._run,), name="redlock-pool-keeper", daemon=True
+        )
         self._thread.start()
 
     def note_shutdown(self) -> None:
@@ -119,7 +132,7 @@ class PreforkKeeper:
             self._wakeup.wake()
             thread.join()
 
-    def record_task_outcome(self, task_id: str, *, comes_again: bool) -> None:
+    def record_task_outcome(self, task_id: str, *, will_be_redelivered: bool) -> None:
         """On the main thread: record the outcome of a task whose process dies, or has died.
 
         If its message was acknowledged and its result is stored, other copies of it must not run:
@@ -127,9 +140,9 @@ class PreforkKeeper:
 
         Args:
             task_id: Id of the task.
-            comes_again: Whether its message comes again.
+            will_be_redelivered: Whether its message comes again.
         """
-        self._orphans.record_task_outcome(task_id, comes_again=comes_again)
+        self._orphans.record_task_outcome(task_id, will_be_redelivered=will_be_redelivered)
         self._wakeup.wake()
 
     def _run(self) -> None:
@@ -143,12 +156,18 @@ class PreforkKeeper:
         while not self._is_stopping:
             try:
                 self._step(redlock)
-            except Exception:
+            except Exception as error:  # noqa: BLE001  # it is logged
                 # Unexpected: but without this thread no lease of the pool is renewed.
-                logger.exception("pool keeper failed, its step is repeated")
+                callbacks.tell(
+                    logger.error, "pool keeper failed, its step is repeated", exc_info=error
+                )
                 self._looks_at = -math.inf
                 self._wakeup.wait(RETRY_S)
         self._step(redlock)
+        ends_at = redlock.clock.now() + _LAST_RELEASES_S
+        while self._orphans and redlock.clock.now() < ends_at:
+            self._wakeup.wait(RETRY_S)
+            self._step(redlock)
         redlock.close()
 
     def _step(self, redlock: TaskLock) -> None:
@@ -158,7 +177,7 @@ class PreforkKeeper:
             self._on_child_exit(redlock, pid)
         self._look(redlock)
         self._orphans.apply_task_outcomes(redlock, self._last_leases.values())
-        self._orphans.release_due(redlock)
+        self._orphans.release_all(redlock)
 
     def _wait(self, redlock: TaskLock) -> list[int]:
         """Wait for calls, exits and outcomes of pool processes, or for the next look.
@@ -211,15 +230,20 @@ class PreforkKeeper:
         # A process that has read the earlier announcement did not call. Its lease was written
         # before that, so it is seen from now on.
         clock.sleep(_STORE_S)
-        ttls_ms = [
-            record.ttl_ms
-            for child in self._children.values()
-            for row in child.rows
-            if (record := self._read_row(redlock, row))
-        ]
+        rows = [row for child in self._children.values() for row in child.rows]
+        ttls_ms = [record.ttl_ms for row in rows if (record := self._read_row(redlock, row))]
         self._looks_every = min(ttls_ms, default=math.inf) / 1000 / _LOOKS_PER_TTL
+        if attempts := [(row, one) for row in rows if (one := self._table.attempt(row))]:
+            self._note_revoked(attempts)
+            self._looks_every = min(self._looks_every, _LOOK_AT_ATTEMPT_S)
         self._looks_at = min(self._looks_at, clock.now() + self._looks_every)
         self._table.announce_look(self._looks_at)
+
+    def _note_revoked(self, attempts: Iterable[tuple[int, LeaseRecord]]) -> None:
+        """Tell pool processes which of their attempts are those of revoked tasks."""
+        for row, attempt in attempts:
+            if self._is_revoked(task_of(attempt.owner)):
+                self._table.note_revoked(row, attempt.owner)
 
     def _read_row(self, redlock: TaskLock, row: int) -> LeaseRecord | None:
         """Keep the lease in a row, or stop keeping it if it is over.
@@ -244,7 +268,7 @@ class PreforkKeeper:
         return record if is_held or is_new else None
 
     def _new_held(self, redlock: TaskLock, row: int, record: LeaseRecord) -> HeldLease:
-        held = HeldLease(record, record.new_lease(redlock.clock), record.comes_again)
+        held = HeldLease(record, record.new_lease(redlock.clock), record.will_be_redelivered)
 
         def refresh(lease: Lease) -> None:
             lease.is_released = lease.is_released or not self._table.is_held(row, record.owner)
@@ -285,17 +309,23 @@ class PreforkKeeper:
     def _collect(self, redlock: TaskLock, pid: int, row: int) -> None:
         """Release what the dead process `pid` has left in a row, and free the row."""
         left, last = self._table.left_by(pid, row), self._last_leases.get(row)
-        if isinstance(left, Attempt):
-            self._orphans.add_attempt(left.new_lease(redlock.clock))
+        if left and not left.token:
+            lease = left.new_lease(redlock.clock)
+            # No error may hold up the others: the lock's keeper repeats the release.
+            with contextlib.suppress(Exception):
+                redlock.release(lease)
+            # And once more: a grant may have reached a slow node after its release.
+            redlock.keeper.take_over(lease)
         elif left:
-            logger.warning(
-                "pool process died, its lock is released key=%s holder=%s pid=%d",
-                left.key, holder_of(left.owner), pid,
+            callbacks.tell(
+                logger.warning, "pool process died, its lock is released key=%s holder=%s pid=%d",
+                left.key, shown(holder_of(left.owner)), pid,
             )  # fmt: skip
-            is_known = last and last.record.owner == left.owner
-            self._orphans.add_held(
-                last if last and is_known else self._new_held(redlock, row, left)
-            )
+            if last and last.record != left:
+                # An earlier lease of the row, or one whose process has left its release.
+                self._stop_renewing(redlock, last)
+                last = None
+            self._orphans.add_held(last or self._new_held(redlock, row, left))
         if left:
             # The next process in the same place of the pool gets the row.
             self._table.free(row)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from celery_redlock.pools.interrupt import is_greenlet_exit, is_greenlet_timeout
+from celery_redlock.pools.pool_process import is_wait_revoked
 
 if TYPE_CHECKING:
     from celery import Task
     from celery.app.task import Context
 
-    from .run import Run
+    from celery_redlock.messages.delivery import Delivery
 
-_killed: deque[Run] = deque(maxlen=1000)
-"""Runs whose greenlet was killed before their done mark was extended."""
+_killed: deque[tuple[str, Callable[[], None]]] = deque(maxlen=1000)
+"""Tasks whose greenlet was killed, each with the call that extends its run's done mark."""
 _stored: deque[str] = deque(maxlen=1000)
 """Ids of tasks that Celery has ended, whose greenlet may have yet to end."""
 
@@ -24,7 +26,8 @@ def is_revoked(request: Context) -> bool:
     # Only a worker has it, and this package's producers are to be light.
     from celery.worker.state import revoked  # noqa: PLC0415
 
-    return request.id in revoked
+    # A pool process knows only what was revoked before it was forked.
+    return request.id in revoked or is_wait_revoked()
 
 
 def is_kill(error: BaseException) -> bool:
@@ -32,41 +35,42 @@ def is_kill(error: BaseException) -> bool:
     return is_greenlet_exit(error) or is_greenlet_timeout(error)
 
 
-def ends_task(task: Task[Any, Any], request: Context, error: BaseException) -> bool:
+def ends_task(delivery: Delivery, error: BaseException) -> bool:
     """Return whether Celery ends a task for good whose greenlet was killed by `error`.
 
     It does so for a revoked task, and at a time limit. When a worker is shut down or has lost the
     broker, the message comes again.
     """
     if is_greenlet_exit(error):
-        return is_revoked(request)
-    return is_greenlet_timeout(error) and not comes_again_on_timeout(task)
+        return is_revoked(delivery.request)
+    return is_greenlet_timeout(error) and not will_be_redelivered_on_timeout(delivery.task)
 
 
-def comes_again_on_timeout(task: Task[Any, Any]) -> bool:
+def will_be_redelivered_on_timeout(task: Task[Any, Any]) -> bool:
     """Return whether the message of a task that has exceeded its time limit comes again."""
     # Up to Celery 5.6, one attribute decides about both timeouts and failures.
     acks = getattr(task, "acks_on_timeout", task.acks_on_failure_or_timeout)
     return bool(task.acks_late and not acks)
 
 
-def await_outcome(run: Run) -> None:
+def await_outcome(task_id: str, extend_mark: Callable[[], None]) -> None:
     """Extend a killed run's done mark as soon as Celery has stored how its task ended.
 
     Celery does not wait for a greenlet that it kills: either may be the first.
     """
-    if (task_id := str(run.request.id)) in _stored:
+    if task_id in _stored:
         _stored.remove(task_id)
-        run.extend_mark()
+        extend_mark()
     else:
-        _killed.append(run)
+        _killed.append((task_id, extend_mark))
 
 
 def settle_killed(task_id: str) -> None:
     """Extend the done marks of a task's killed runs: its result is stored."""
-    killed = [run for run in _killed if str(run.request.id) == task_id]
-    for run in killed:
-        _killed.remove(run)
-        run.extend_mark()
+    killed = [one for one in _killed if one[0] == task_id]
+    for one in killed:
+        _killed.remove(one)
+        _, extend_mark = one
+        extend_mark()
     if not killed:
         _stored.append(task_id)

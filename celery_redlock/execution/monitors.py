@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from celery import Task
-    from celery.app.task import Context
+from celery_redlock.messages.delivery import Delivery
+from celery_redlock.redlock.errors import shown
 
 logger = logging.getLogger(__name__)
 
 
-def send_event(task: Task[Any, Any], request: Context, kind: str, **fields: Any) -> None:
+def send_event(delivery: Delivery, kind: str, **fields: Any) -> None:
     """Send monitors an event about an execution; an error is logged, and raises nothing.
 
     Args:
-        task: Task of the execution.
-        request: Its request; an eager execution sends no events.
+        delivery: Delivery that is executed; an eager execution sends no events.
         kind: Type of the event.
         **fields: Fields of the event, besides the task's id and name.
     """
+    task, request = delivery.task, delivery.request
     if request.is_eager:
         return
     try:
@@ -29,5 +28,5 @@ def send_event(task: Task[Any, Any], request: Context, kind: str, **fields: Any)
     except Exception:
         # A monitor that misses an event must not fail the task.
         logger.warning(
-            "event not sent to monitors type=%s task_id=%s", kind, request.id, exc_info=True
+            "event not sent to monitors type=%s task_id=%s", kind, shown(request.id), exc_info=True
         )

@@ -1,4 +1,4 @@
-"""Outcomes of an execution that does not run its body, shared by the policies.
+"""Outcomes of an execution that does not run under its lock: what `decision` says is done here.
 
 Each function that ends the execution raises an exception that Celery's tracer handles.
 """
@@ -9,17 +9,32 @@ import logging
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import states
+from celery.contrib.abortable import AbortableTask
 from celery.exceptions import Ignore, Reject, Retry
+from celery.signals import task_revoked
 
 from celery_redlock.config.options import OnConflict
 from celery_redlock.messages import requeue
 from celery_redlock.messages.headers import COPY_HEADER
-from celery_redlock.messages.reservation import Reservation, release_reservation
-from celery_redlock.redlock.errors import DuplicateTask, LockHeld
+from celery_redlock.messages.reservation import (
+    Reservation,
+    pending_slot_key,
+    release_reservation,
+)
+from celery_redlock.pools.pool_process import is_shutting_down
+from celery_redlock.redlock.errors import (
+    DuplicateTask,
+    LockHeld,
+    QuorumUnavailable,
+    shown,
+)
+from celery_redlock.redlock.labels import label_of
 from celery_redlock.redlock.lease import host_of, task_of
 from celery_redlock.signals import lock_conflict
 from celery_redlock.throttled_log import ThrottledLog
 
+from . import no_quorum
+from .decision import Action, Outcome, Refused, Situation, decide, decide_on_slot
 from .kills import is_revoked
 from .message import Message
 from .monitors import send_event
@@ -35,15 +50,79 @@ _drops: dict[str, ThrottledLog] = {}
 
 
 class Skipped(Ignore):
-    """Ending of an execution whose result is stored already, as `duplicate`."""
+    """Ending of an execution whose result is stored already, as `duplicate`: its one argument."""
 
-    def __init__(self, duplicate: DuplicateTask) -> None:
-        super().__init__(str(duplicate))
-        self.duplicate = duplicate
+    @property
+    def duplicate(self) -> DuplicateTask:
+        """The stored result."""
+        duplicate: DuplicateTask = self.args[0]
+        return duplicate
 
 
-def announce(message: Message, held: LockHeld, becomes: str) -> None:
+def conclude(message: Message, refused: Refused) -> bool:
+    """Conclude an execution that was refused its lock.
+
+    Returns:
+        Whether the body is to run without the lock; if not, the task's result is its
+        `lock_conflict_result`. Every other outcome is an exception.
+    """
+    outcome, slot = decide(_situation(message, refused), refused), None
+    if outcome.action is Action.COALESCE:
+        try:
+            slot = message.reserve_slot(outcome.after)
+        except QuorumUnavailable as error:
+            return conclude(message, error)
+        except LockHeld as waiting:
+            end = decide_on_slot(_situation(message, waiting), waiting)
+            if end:
+                return _carry_out(message, end, waiting, None)
+    return _carry_out(message, outcome, refused, slot)
+
+
+def _carry_out(message: Message, outcome: Outcome, refused: Any, slot: Reservation | None) -> bool:
+    if outcome.becomes:
+        announce(message, refused, outcome.becomes)
+    if outcome.releases:
+        message.release_reservation()
+    elif outcome.action in (Action.PARK, Action.DISCARD):
+        message.must_release = False  # another copy may rely on it
+    match outcome.action:
+        case Action.RUN | Action.COMPLETE:
+            return outcome.action is Action.RUN
+        case Action.RAISE:
+            raise refused
+        case Action.SKIP:
+            return store_skipped(message, refused)
+        case Action.DISCARD:
+            return end_copy(message)
+        case Action.PARK:
+            return park(message, refused, outcome.after)
+    slot = slot or message.renew_slot(outcome.after)
+    return reschedule(message, refused, outcome.after, slot)
+
+
+def _situation(message: Message, refused: Exception) -> Situation:
+    delivery, options = message.delivery, message.options
+    held = refused if isinstance(refused, LockHeld) else None
+    return Situation(
+        options.on_conflict,
+        options.on_unavailable,
+        options.ttl,
+        is_eager=delivery.request.is_eager,
+        has_queue=delivery.can_be_requeued,
+        is_copy=delivery.is_copy,
+        is_shutting_down=is_shutting_down(),
+        is_own=held is not None and delivery.has_owner(held.owner),
+        is_receiver=held is not None and _is_held_by_other_receiver(message, held),
+        is_slot=held is not None and held.key == pending_slot_key(message.key),
+    )
+
+
+def announce(message: Message, held: LockHeld | QuorumUnavailable, becomes: str) -> None:
     """Log a conflict, and send it to signal receivers and monitors."""
+    if isinstance(held, QuorumUnavailable):
+        no_quorum.announce(message, held, becomes)
+        return
     task, request, holder = message.task, message.request, task_of(held.owner)
     held.name_task(task.name)
     # Other policies run the work later, or fail loudly.
@@ -52,10 +131,11 @@ def announce(message: Message, held: LockHeld, becomes: str) -> None:
         _level(task.name) if drops else logging.INFO,
         "lock conflict key=%s task=%s task_id=%s holder_task_id=%s holder_host=%s remaining_s=%.3f "
         "becomes=%s",
-        held.key, task.name, request.id, holder, host_of(held.owner), held.remaining, becomes,
+        held.key, task.name, shown(request.id), shown(holder), shown(host_of(held.owner)),
+        held.remaining, becomes,
     )  # fmt: skip
     lock_conflict.send(sender=task, task_id=request.id, error=held, becomes=becomes, at="execution")
-    send_event(task, request, "task-deduplicated", key=held.key, holder=holder, becomes=becomes)
+    send_event(message.delivery, "task-deduplicated", key=held.key, holder=holder, becomes=becomes)
 
 
 def _level(task: str) -> int:
@@ -85,6 +165,35 @@ def store_skipped(message: Message, held: LockHeld) -> NoReturn:
     raise Skipped(duplicate) from held
 
 
+def end_revoked(message: Message) -> NoReturn:
+    """End the execution of a task that was revoked while it waited for its lock.
+
+    As Celery ends a task that was revoked before its worker began to execute it.
+    """
+    task, request = message.task, message.request
+    logger.info(
+        "task revoked, its wait for the lock ended key=%s task=%s task_id=%s",
+        message.key, task.name, shown(request.id),
+    )  # fmt: skip
+    task.backend.mark_as_revoked(
+        str(request.id),
+        "revoked",
+        request=request,
+        store_result=not is_result_ignored(task, request),
+    )
+    send_event(message.delivery, "task-revoked", terminated=False, signum=None, expired=False)
+    message.must_release = False  # one of the receivers does
+    task_revoked.send(sender=task, request=request, terminated=False, signum=None, expired=False)
+    raise Ignore
+
+
+def _is_held_by_other_receiver(message: Message, held: LockHeld) -> bool:
+    """Return whether another receiver's copy of a broadcast message runs, under one task id."""
+    origin = message.delivery.origin
+    is_broadcast = origin is not None and bool(origin.broadcast_to)
+    return is_broadcast and task_of(held.owner) == label_of(message.request.id)
+
+
 def is_result_ignored(task: Task[Any, Any], request: Context) -> bool:
     """Return whether the result of the execution is not to be stored."""
     # The call's value has precedence over the task's; the default of Context means neither.
@@ -105,30 +214,42 @@ def reschedule(
 
     Raises:
         Retry: The message is published; the state is RETRY until it runs.
+        Ignore: It is published; the state stays ABORTED, for the body to find out.
         Reject: The message could not be published, and the delivered one comes again instead, for a
             task with ``acks_late``. Otherwise the error of Celery.
     """
-    headers = slot.header if slot else {}
+    task, request, headers = message.task, message.request, slot.header if slot else {}
     try:
-        _publish_again(message, reason, after, headers)
-    except Retry:
-        raise
+        countdown: Any = requeue.requeue_message(
+            message.delivery, after, headers, expires=request.expires
+        )
     except BaseException:
         # Not published, whatever the broker's library or a time limit raised. A slot that no
         # message comes back for would block other messages.
         if slot:
             release_reservation(message.redlock, slot)
-        if not message.task.acks_late:
-            message.release_reservation()
+        message.must_release = not task.acks_late
         raise
-
-
-def _publish_again(
-    message: Message, reason: Exception, after: float, headers: dict[str, Any]
-) -> NoReturn:
-    task, request = message.task, message.request
-    countdown: Any = requeue.requeue_message(task, request, after, headers, expires=request.expires)
+    message.must_release = False
+    if _is_aborted(task, request):
+        # RETRY would replace the state by which the body learns it.
+        raise Ignore from reason
     raise Retry(exc=reason, when=countdown) from reason
+
+
+def _is_aborted(task: Task[Any, Any], request: Context) -> bool:
+    """Return whether the task is one of `celery.contrib.abortable`, and aborted."""
+    if not isinstance(task, AbortableTask):
+        return False
+    try:
+        return bool(task.is_aborted(task_id=str(request.id)))
+    except Exception:
+        # A result backend may raise anything, and the message is published.
+        logger.warning(
+            "abortion unknown, state becomes RETRY task=%s task_id=%s",
+            task.name, shown(request.id), exc_info=True,
+        )  # fmt: skip
+        return False
 
 
 def park(message: Message, reason: Exception, after: float) -> NoReturn:
@@ -141,7 +262,7 @@ def park(message: Message, reason: Exception, after: float) -> NoReturn:
     """
     task, request = message.task, message.request
     try:
-        requeue.requeue_message(task, request, after, {COPY_HEADER: True}, expires=None)
+        requeue.requeue_message(message.delivery, after, {COPY_HEADER: True}, expires=None)
     except Reject:
         raise
     except Exception:
@@ -150,7 +271,7 @@ def park(message: Message, reason: Exception, after: float) -> NoReturn:
         logger.warning(
             "copy not parked, its message is acknowledged task=%s task_id=%s",
             task.name,
-            request.id,
+            shown(request.id),
             exc_info=True,
         )
     raise Ignore from reason
@@ -160,7 +281,7 @@ def end_copy(message: Message) -> NoReturn:
     """Discard a copy of a message that another copy handles; the stored result is untouched."""
     logger.info(
         "message handled by another copy, copy discarded key=%s task=%s task_id=%s",
-        message.key, message.task.name, message.request.id,
+        message.key, message.task.name, shown(message.request.id),
     )  # fmt: skip
     raise Ignore
 
@@ -175,7 +296,7 @@ def leave_to_copy(message: Message) -> NoReturn:
     """
     logger.info(
         "lease lost to a copy, message requeued key=%s task=%s task_id=%s",
-        message.key, message.task.name, message.request.id,
+        message.key, message.task.name, shown(message.request.id),
     )  # fmt: skip
     raise Reject("another copy of this message runs", requeue=True)
 
@@ -194,6 +315,6 @@ def leave_to_broker(message: Message) -> None:
         return
     logger.info(
         "run cancelled, message requeued key=%s task=%s task_id=%s",
-        message.key, task.name, request.id,
+        message.key, task.name, shown(request.id),
     )  # fmt: skip
     raise Reject("the worker cancelled this run", requeue=True)

@@ -23,7 +23,7 @@ executions: WeakKeyDictionary[Context, Run | None] = WeakKeyDictionary()
 Not an attribute of the request: Celery makes attributes of a message's headers, which any publisher
 can set.
 """
-left_to_main: list[Run] = []
+deferred_to_main: list[Run] = []
 """Runs of this pool process that ended by SystemExit, for the main process to release."""
 
 
@@ -43,7 +43,7 @@ def is_held_by_caller(owner: str | None) -> bool:
     return False
 
 
-def strike_current() -> bool:
+def interrupt_current() -> bool:
     """Raise LeaseLost in the signal handler if a run of the calling code has lost its lease.
 
     Returns:
@@ -51,17 +51,17 @@ def strike_current() -> bool:
     """
     run = current.get()
     while run is not None:
-        if not (run.is_over or run.is_struck) and run.lease.lost:
-            run.is_struck = True
-            run.tell_lost()
-            if run.options.on_lost is OnLost.ABORT:
+        if not (run.is_over or run.is_interrupted) and run.lease.lost:
+            run.is_interrupted = True
+            run.report_loss()
+            if run.message.options.on_lost is OnLost.ABORT:
                 raise LeaseLost(run.lease.key)
             return True
         run = run.outer
     return False
 
 
-def release_left_to_main() -> None:
+def release_deferred_to_main() -> None:
     """Release the runs left to the main process, after a SystemExit that this process survived."""
-    while left_to_main:
-        left_to_main.pop().end_after_exit()
+    while deferred_to_main:
+        deferred_to_main.pop().end_after_exit()

@@ -1,8 +1,4 @@
-"""Headers of a message: its publication, its deliveries, and whether it is a copy.
-
-A message can be delivered more than once, and requeued by this package. All these copies belong to
-one publication and carry its nonce; the same task id published again is another publication.
-"""
+"""Headers of a message: their names, and those that it is published or requeued with."""
 
 from __future__ import annotations
 
@@ -11,23 +7,27 @@ import hashlib
 import re
 import secrets
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from celery.app.task import Context
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.serialization import registry as serializers  # type: ignore[attr-defined]
 
-from celery_redlock.redlock.lease import publication_of as publication_of_owner
-from celery_redlock.redlock.lease import task_of
+from celery_redlock.redlock.task_lock import TaskLock
 
-if TYPE_CHECKING:
-    from celery.app.task import Context
+from .origin import ORIGIN, origin_of
 
+RESERVATION_HEADER = "redlock_reservation"
+"""Header with the key and the owner of the message's reservation."""
 PUBLICATION_HEADER = "redlock_publication"
 """Header with the nonce of the message's publication."""
 ONCE_MORE_HEADER = "redlock_once_more"
 """Header with the nonce of a run of a message of which a copy has run before."""
 TICK_HEADER = "redlock_tick"
 """Header of a message that beat published: the slot of its tick, in ISO 8601."""
+PLACEMENT_HEADER = "redlock_placement"
+"""Header of a message whose publisher holds a lock for it, a reservation or the claim of a tick:
+the time, in seconds since the epoch, and the placement of the lock."""
 COPY_HEADER = "redlock_copy"
 """Header of a copy: a message that was delivered again, or parked because its first copy ran."""
 REDELIVERED = "redelivered"
@@ -36,6 +36,8 @@ DELIVERIES_HEADER = "redlock_deliveries"
 """Header with the number of redeliveries of a message before it was requeued."""
 SERIALIZER = "redlock_serializer"
 """Attribute of a request with the name of its message's serializer."""
+COUNT_HEADER = "x-delivery-count"
+"""Header in which RabbitMQ counts the earlier deliveries of a message of a quorum queue."""
 DEATH_HEADERS = frozenset(
     {
         "x-death", "x-first-death-exchange", "x-first-death-queue", "x-first-death-reason",
@@ -45,12 +47,18 @@ DEATH_HEADERS = frozenset(
 """Headers that RabbitMQ adds to a dead letter and to a delayed message. It drops a message that
 comes to the same queue with them again, as a loop. Source: celery.app.task, from 5.6 on."""
 
-_COUNT_HEADER = "x-delivery-count"
-"""Header in which RabbitMQ counts the earlier deliveries of a message of a quorum queue."""
-_COUNTS = frozenset({DELIVERIES_HEADER, _COUNT_HEADER})
-_MOST_DELIVERIES = 1_000_000
+_MOST_DIGITS = 12
 _NONCE = re.compile(r"[0-9a-f]{16}")
-_BROKERS_HEADERS = DEATH_HEADERS | {_COUNT_HEADER}
+_OF_DELIVERY = DEATH_HEADERS | {COUNT_HEADER, ORIGIN}
+"""Headers, and an attribute of the request, that belong to one delivery of a message."""
+_BEAT_HEADER = "celery_beat_task"
+_OF_ONE_MESSAGE = frozenset(
+    {RESERVATION_HEADER, ONCE_MORE_HEADER, COPY_HEADER, TICK_HEADER, PLACEMENT_HEADER}
+)
+"""Headers of this package that belong to one message and to the retries of its run."""
+_FROM_BEAT = frozenset({TICK_HEADER, _BEAT_HEADER, PLACEMENT_HEADER})
+_FIELDS = frozenset(vars(Context)) | {"lang", "task", "argsrepr", "kwargsrepr", "compression"}
+"""Headers that are fields of Celery's. Source: celery.app.task, Context."""
 _DELAYING_QUEUE = re.compile(r"celery_delayed_\d+$")
 """Queues of RabbitMQ for messages with an eta. Source: kombu.transport.native_delayed_delivery."""
 
@@ -64,6 +72,43 @@ class CarriedNonce(str):
     __slots__ = ()
 
 
+def placement_header(redlock: TaskLock) -> dict[str, str]:
+    """Return the header that tells workers where this process has just locked."""
+    at_s = redlock.clock.wall_us() // 1_000_000
+    return {PLACEMENT_HEADER: f"{at_s} {redlock.placement}"}
+
+
+def placement_in(headers: Mapping[str, Any]) -> tuple[int, str]:
+    """Return when, in seconds since the epoch, and where a message was locked for; 0 and '': none.
+
+    A publisher can write anything there: the place is no more than a text.
+    """
+    text = headers.get(PLACEMENT_HEADER)
+    at_s, _, place = (text if isinstance(text, str) else "").partition(" ")
+    is_time = at_s.isascii() and at_s.isdecimal() and len(at_s) <= _MOST_DIGITS
+    return (int(at_s), place) if is_time else (0, "")
+
+
+def message_headers(request: Context) -> Mapping[str, Any]:
+    """Return the headers of a message, those of Celery's fields included.
+
+    Celery makes each header an attribute of the request. `request.headers` may lack ours: if one of
+    the headers is called "headers", as tracing libraries send, it is that one's value alone. And a
+    body may change it.
+    """
+    return (request.headers or {}) if request.is_eager else vars(request)
+
+
+def headers_to_requeue(request: Context) -> dict[str, Any]:
+    """Return the headers of a message, those of Celery's fields left out."""
+    headers = {
+        name: value for name, value in message_headers(request).items() if name not in _FIELDS
+    }
+    if not request.is_eager and request.headers not in (None, headers):
+        headers["headers"] = request.headers
+    return headers
+
+
 def headers_to_publish(
     task_id: str | None, options: Mapping[str, Any], running: Context | None
 ) -> dict[str, Any]:
@@ -75,17 +120,46 @@ def headers_to_publish(
         running: Request of the execution that publishes the message, or None outside of one.
     """
     given = options.get("headers") or {}
-    headers = {name: value for name, value in given.items() if name not in _BROKERS_HEADERS}
+    headers = {name: value for name, value in given.items() if name not in _OF_DELIVERY}
     nonce = headers.pop(PUBLICATION_HEADER, None)
     if not isinstance(nonce, CarriedNonce):
         nonce = _nonce_to_publish(task_id, options, running)
         headers.pop(DELIVERIES_HEADER, None)
+        headers = _own_replaced(headers, task_id, options, running)
     return {**headers, PUBLICATION_HEADER: nonce} if nonce else headers
+
+
+def _own_replaced(
+    headers: dict[str, Any],
+    task_id: str | None,
+    options: Mapping[str, Any],
+    running: Context | None,
+) -> dict[str, Any]:
+    """Return headers to publish, with this package's replaced by those that the call is due.
+
+    A retry has those of its run, and no other call of a run does, even if its body passes on the
+    headers that it was given.
+    """
+    if not _is_next_try(options):
+        left_out = _OF_ONE_MESSAGE | _FROM_BEAT if running else _OF_ONE_MESSAGE - _FROM_BEAT
+        return {name: value for name, value in headers.items() if name not in left_out}
+    if running is None or not _is_of_run(task_id, running) or not options.get("retries"):
+        return headers
+    given = message_headers(running)
+    return headers | {name: given[name] for name in _OF_ONE_MESSAGE & given.keys()}
+
+
+def _is_next_try(options: Mapping[str, Any]) -> bool:
+    return bool(options.get("retries") or options.get("replaced_task_nesting"))
+
+
+def _is_of_run(task_id: str | None, running: Context) -> bool:
+    return str(running.id) == str(task_id)
 
 
 def serializer_of(request: Context) -> str | None:
     """Return the name of a message's serializer, or None if it is unknown."""
-    name = vars(request).get(SERIALIZER)
+    name = message_headers(request).get(SERIALIZER)
     return name if name in serializers.type_to_name.values() else None
 
 
@@ -93,25 +167,15 @@ def _nonce_to_publish(
     task_id: str | None, options: Mapping[str, Any], running: Context | None
 ) -> str:
     headers = options.get("headers") or {}
-    if options.get("retries") or options.get("replaced_task_nesting"):
+    if _is_next_try(options):
         # A retry belongs to its run's publication. The number of the retry tells it from the run's
         # own message, of which a copy may publish the same retry again.
-        is_from_run = running is not None and str(running.id) == str(task_id)
+        is_from_run = running is not None and _is_of_run(task_id, running)
         return publication_of(running) if running and is_from_run else nonce_in(headers)
-    if TICK_HEADER in headers:
+    if TICK_HEADER in headers and running is None:
         # Two replicas of beat may publish one tick, as one publication.
         return _digest(f"{task_id} {headers[TICK_HEADER]}")
     return secrets.token_hex(8)
-
-
-def begin_once_more(request: Context) -> None:
-    """Give a message, and what its run publishes, done marks of their own from now on.
-
-    For a run that others rely on, though a copy of the message has run: the retry that it publishes
-    must not be taken for one that ran long ago.
-    """
-    # A new dict: the worker may share the message's.
-    request.headers = {**(request.headers or {}), ONCE_MORE_HEADER: secrets.token_hex(8)}
 
 
 def nonce_in(headers: Mapping[str, Any] | None, header: str = PUBLICATION_HEADER) -> str:
@@ -123,15 +187,19 @@ def nonce_in(headers: Mapping[str, Any] | None, header: str = PUBLICATION_HEADER
 def publication_of(request: Context) -> str:
     """Return the id of the publication that a message belongs to, or '' if it is unknown.
 
-    A dead letter that comes back is another publication each time: it was published on purpose.
+    A dead letter that comes back is another publication each time: it was published on purpose. So
+    is each receiver's copy of a broadcast message: all of them are meant to run.
     """
-    nonce, deaths = nonce_in(request.headers), _deaths(request.headers)
+    headers, origin = message_headers(request), origin_of(request)
+    nonce, deaths = nonce_in(headers), deaths_in(headers)
+    if origin and origin.broadcast_to:
+        nonce = _digest(f"{nonce}@{origin.broadcast_to}")
     return _digest(f"{nonce}+{deaths}") if deaths else nonce
 
 
-def _deaths(headers: Mapping[str, Any] | None) -> int:
+def deaths_in(headers: Mapping[str, Any]) -> int:
     """Return how often a message was a dead letter, apart from waiting for its eta."""
-    entries = (headers or {}).get("x-death")
+    entries = headers.get("x-death")
     if not isinstance(entries, list):
         return 0
     deaths = 0
@@ -144,86 +212,6 @@ def _deaths(headers: Mapping[str, Any] | None) -> int:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
-
-
-def is_flagged(request: Context) -> bool:
-    """Return whether the broker flags this message as delivered before."""
-    return bool((request.delivery_info or {}).get("redelivered"))
-
-
-def is_redelivered(request: Context) -> bool:
-    """Return whether a message was just delivered again, also if it was requeued to be counted."""
-    return is_flagged(request) or (request.headers or {}).get(COPY_HEADER) == REDELIVERED
-
-
-def flag_redelivered(request: Context) -> None:
-    """Flag a message for its body as delivered before, also if it was requeued since.
-
-    The broker's flag is lost when a message is requeued. To be called when the body begins, and not
-    sooner: until then the flag counts as one more delivery.
-    """
-    if not is_flagged(request) and deliveries_before(request):
-        # A new dict: the worker may share the message's.
-        request.delivery_info = {**(request.delivery_info or {}), "redelivered": True}
-
-
-def is_counted_by_broker(request: Context) -> bool:
-    """Return whether the broker counts the earlier deliveries of this message."""
-    return _count_in(request.headers, _COUNT_HEADER) > 0
-
-
-def deliveries_before(request: Context) -> int:
-    """Return how often a publication was delivered before, as far as that was counted.
-
-    The broker counts since the message was last requeued, and a header carries the count until
-    then. A dead letter that comes back starts from zero.
-    """
-    headers = request.headers or {}
-    if _COUNTS.isdisjoint(headers):
-        return int(is_flagged(request))
-    carried = 0 if _deaths(headers) else _count_in(headers, DELIVERIES_HEADER)
-    return carried + (_count_in(headers, _COUNT_HEADER) or int(is_flagged(request)))
-
-
-def _count_in(headers: Mapping[str, Any] | None, name: str) -> int:
-    count = (headers or {}).get(name)
-    if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= _MOST_DELIVERIES:
-        return count
-    return 0
-
-
-def is_copy(request: Context) -> bool:
-    """Return whether this message was delivered before, or parked because its first copy ran."""
-    return is_redelivered(request) or COPY_HEADER in (request.headers or {})
-
-
-def may_have_copy(request: Context) -> bool:
-    """Return whether another copy of this message may exist, or have existed, by its headers.
-
-    The message is a copy itself, or a tick of beat, which may have been published twice.
-    """
-    return is_copy(request) or TICK_HEADER in (request.headers or {})
-
-
-def is_of(owner: str | None, request: Context) -> bool:
-    """Return whether `owner` belongs to this message, possibly to another delivery or retry."""
-    # Celery accepts any id that its serializer accepts, also a UUID.
-    if task_of(owner) != str(request.id):
-        return False
-    publication = publication_of_owner(owner)
-    if not publication:
-        return may_be_copy(request) or is_successor(request)
-    return publication == publication_of(request)
-
-
-def is_successor(request: Context) -> bool:
-    """Return whether an earlier run of this task published the message: as retry or replacement."""
-    return bool(request.retries or request.replaced_task_nesting)
-
-
-def may_be_copy(request: Context) -> bool:
-    """Return whether a message with this task id may be a copy, without looking at nonces."""
-    return may_have_copy(request) or request.eta is not None
 
 
 def seconds_until(moment: Any) -> float | None:

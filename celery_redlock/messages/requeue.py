@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 
 from celery_redlock.pools.pool_process import withdraw_attempts
-from celery_redlock.redlock.errors import LeaseLost
+from celery_redlock.redlock.errors import LeaseLost, shown
 
 from .broker import (
     how_to_publish,
@@ -20,20 +20,18 @@ from .broker import (
     publish_confirmed,
     visibility_timeout,
 )
+from .delivery import Delivery
 from .headers import (
     COPY_HEADER,
     DELIVERIES_HEADER,
     PUBLICATION_HEADER,
     REDELIVERED,
     CarriedNonce,
-    deliveries_before,
-    is_copy,
-    is_counted_by_broker,
-    is_flagged,
-    publication_of,
+    headers_to_requeue,
     seconds_until,
     serializer_of,
 )
+from .origin import Origin, is_bound
 
 if TYPE_CHECKING:
     from celery import Celery, Task
@@ -49,18 +47,12 @@ Source: kombu.transport.native_delayed_delivery."""
 
 
 def requeue_message(
-    task: Task[Any, Any],
-    request: Context,
-    after: float,
-    headers: dict[str, Any],
-    *,
-    expires: Any,
+    delivery: Delivery, after: float, headers: dict[str, Any], *, expires: Any
 ) -> float:
     """Requeue a message, to be executed in about `after` seconds, and return the countdown.
 
     Args:
-        task: Task of the message.
-        request: Request of the message.
+        delivery: Delivery of the message.
         after: Delay in seconds; the countdown differs from it by up to 10 %.
         headers: Headers to add to the message's own.
         expires: Expiry, as for `apply_async`; None: never.
@@ -69,18 +61,19 @@ def requeue_message(
         Reject: The message could not be published, and the delivered one comes again instead. Only
             for a task with ``acks_late``: otherwise the error of Celery.
     """
+    task, request = delivery.task, delivery.request
     countdown = _countdown(task.app, after, expires)
     # The broker's flag and count end with the message that is acknowledged for this one.
-    known: dict[str, Any] = {COPY_HEADER: True} if is_copy(request) else {}
-    known[PUBLICATION_HEADER] = CarriedNonce(publication_of(request))
-    known[DELIVERIES_HEADER] = deliveries_before(request)
-    headers = {**(request.headers or {}), **known, **headers}
+    known: dict[str, Any] = {COPY_HEADER: True} if delivery.is_copy else {}
+    known[PUBLICATION_HEADER] = CarriedNonce(delivery.publication)
+    known[DELIVERIES_HEADER] = delivery.deliveries_before
+    headers = {**headers_to_requeue(request), **known, **headers}
     serializer: Any = serializer_of(request)
     # Of the call, which Celery before 5.7 forgets, and a task that ignores results stores none.
     given = vars(request).get("ignore_result")
     signature = task.signature_from_request(
         request,
-        queue=queue_of(task.app, request),
+        **route_back(delivery),
         countdown=countdown,
         headers=headers,
         expires=expires,
@@ -90,7 +83,7 @@ def requeue_message(
         **({"serializer": serializer} if serializer else {}),
         **({} if given is None else {"ignore_result": given}),
     )
-    how = how_to_publish(is_patient=is_patient(task, request))
+    how = how_to_publish(is_patient=delivery.is_patient)
     try:
         publish_confirmed(
             task.app, lambda producer: signature.apply_async(producer=producer, **how)
@@ -102,15 +95,6 @@ def requeue_message(
     # From now on, the message holds the reservation.
     withdraw_attempts()
     return countdown
-
-
-def is_patient(task: Task[Any, Any], request: Context) -> bool:
-    """Return whether a publication in this execution is to be attempted for about a minute.
-
-    A message that is acknowledged early is lost if it is not published. And where the broker counts
-    deliveries, each return to the queue brings the message nearer to its limit.
-    """
-    return not task.acks_late or is_counted_by_broker(request)
 
 
 def ending_of_failed_retry(task: Task[Any, Any], rejected: Reject) -> BaseException:
@@ -148,19 +132,37 @@ def _longest_countdown(app: Celery) -> float:
     return visibility_timeout(app) / 2
 
 
-def queue_of(app: Any, request: Context) -> str | None:
-    """Return the queue that a message came from, or None if Celery finds the queue by itself.
+def route_back(delivery: Delivery) -> dict[str, Any]:
+    """Return the options of `apply_async` that send a message to the queue that it came from.
 
-    For a message that the broker has delayed Celery does not: the exchange of delayed messages
-    delivered it, with the delay in its routing key, and Celery would choose the default queue.
+    Empty if Celery finds the queue by itself. It would publish a message to the exchange that
+    delivered it, or that its queue is bound to, which may deliver to other queues as well. The
+    broker delays only what is published to an exchange, so there it is named by its queue, unless
+    another queue would have a copy.
     """
-    if not (request.delivery_info or {}).get("exchange") or not may_delay(app):
-        return None
-    queue = _origin(app, request)
-    return str(queue.name) if queue else None
+    app, request, origin = delivery.task.app, delivery.request, delivery.origin
+    queue = _declared_origin(app, request)
+    is_alone = queue is not None and _is_alone(app, queue)
+    if (request.delivery_info or {}).get("exchange"):
+        if is_alone and may_delay(app):
+            return {"queue": str(queue.name)}
+    elif queue is not None and not is_alone:
+        origin = Origin(str(queue.name))
+    return {"queue": origin.as_queue(), "exchange": ""} if origin and origin.queue else {}
 
 
-def _origin(app: Any, request: Context) -> Any:
+def _is_alone(app: Any, queue: Any) -> bool:
+    """Return whether a message that Celery publishes for `queue` comes to no other queue."""
+    exchange = queue.exchange
+    if exchange.type in ("direct", "fanout"):  # to the one it publishes past the exchange
+        return bool(exchange.type == "direct")
+    bound = [
+        one for one in app.amqp.queues.values() if is_bound(one, exchange.name, queue.routing_key)
+    ]
+    return bound == [queue]
+
+
+def _declared_origin(app: Any, request: Context) -> Any:
     """Return the queue that a message came from, or None if the app does not declare it."""
     delivery = request.delivery_info or {}
     exchange, key = delivery.get("exchange"), str(delivery.get("routing_key"))
@@ -175,7 +177,7 @@ def _origin(app: Any, request: Context) -> Any:
     return None
 
 
-def bound_deliveries(task: Task[Any, Any], request: Context, limit: int) -> None:
+def enforce_max_deliveries(delivery: Delivery, limit: int) -> None:
     """Reject a message that was delivered too often, since it kills its process each time.
 
     RabbitMQ does so itself when a message of a quorum queue exceeds the queue's delivery limit, but
@@ -183,8 +185,7 @@ def bound_deliveries(task: Task[Any, Any], request: Context, limit: int) -> None
     redelivered message is requeued, with its count in a header.
 
     Args:
-        task: Task of the message.
-        request: Request of the message.
+        delivery: Delivery of the message.
         limit: How often a message may be delivered again, unless its queue has a limit of its own;
             0: any number of times.
 
@@ -193,26 +194,27 @@ def bound_deliveries(task: Task[Any, Any], request: Context, limit: int) -> None
             Or as `requeue_message`.
         Ignore: The message was requeued.
     """
+    task, request = delivery.task, delivery.request
     # Without acks_late a message does not come again once it was started.
     if not task.acks_late or request.is_eager:
         return
     limit = _limit_of_queue(task.app, request) or limit
     if not limit:
         return
-    count = deliveries_before(request)
+    count = delivery.deliveries_before
     if count > limit:
         logger.error(
             "message delivered too often, rejected task=%s task_id=%s deliveries=%d limit=%d",
-            task.name, request.id, count, limit,
+            task.name, shown(request.id), count, limit,
         )  # fmt: skip
         raise Reject(f"delivered {count} times before")
-    if is_flagged(request) and not is_counted_by_broker(request):
-        headers = {COPY_HEADER: REDELIVERED}
-        requeue_message(task, request, 0.0, headers, expires=request.expires)
+    is_uncounted = delivery.is_flagged and not delivery.is_counted_by_broker
+    if is_uncounted and delivery.can_be_requeued:
+        requeue_message(delivery, 0.0, {COPY_HEADER: REDELIVERED}, expires=request.expires)
         raise Ignore
 
 
 def _limit_of_queue(app: Any, request: Context) -> int:
-    queue = _origin(app, request)
+    queue = _declared_origin(app, request)
     limit = (queue.queue_arguments or {}).get("x-delivery-limit") if queue else None
     return max(limit, 0) if isinstance(limit, int) else 0

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery_redlock.keys import is_key_of
 from celery_redlock.pools.pool_process import announcer, withdraw_attempts
 from celery_redlock.redlock.errors import RedlockError
-from celery_redlock.redlock.lease import is_reservation
+from celery_redlock.redlock.lease import is_period, is_reservation
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.throttled_log import ThrottledLog
 
+from .headers import RESERVATION_HEADER
+
+if TYPE_CHECKING:
+    from .delivery import Delivery
+
 logger = logging.getLogger(__name__)
-HEADER = "redlock_reservation"
 _unreleased = ThrottledLog()
 _NEXT = "%next"
 """Suffix of the key of a pending slot. No key of a task can end so: every % from arguments is
@@ -37,14 +41,22 @@ class Reservation(NamedTuple):
     owner: str
 
     @property
+    def is_period(self) -> bool:
+        """Whether it is the period of a throttle, and lasts whatever becomes of the message.
+
+        The owner says so, since the task's lifetime may have changed after the message was sent.
+        """
+        return is_period(self.owner)
+
+    @property
     def header(self) -> dict[str, list[str]]:
         """Header of the message that carries the reservation."""
-        return {HEADER: [self.key, self.owner]}
+        return {RESERVATION_HEADER: [self.key, self.owner]}
 
 
 def reservation_in(headers: Mapping[str, Any] | None) -> Reservation | None:
     """Return the reservation in a message's headers, or None; it may have expired."""
-    match headers.get(HEADER) if isinstance(headers, Mapping) else None:
+    match headers.get(RESERVATION_HEADER) if isinstance(headers, Mapping) else None:
         # A publisher can write anything there, but must not end a lease with it.
         case [str(key), str(owner)] if is_reservation(owner) and _is_writable(key + owner):
             return Reservation(key, owner)
@@ -54,7 +66,7 @@ def reservation_in(headers: Mapping[str, Any] | None) -> Reservation | None:
 def reservation_of(task_name: str, headers: Mapping[str, Any] | None) -> Reservation | None:
     """Return the reservation in a message's headers if its key is one of this task's."""
     reservation = reservation_in(headers)
-    if reservation and is_key_of(reservation.key.removesuffix(_NEXT), task_name):
+    if reservation and is_key_of(key_of_pending_slot(reservation.key), task_name):
         return reservation
     return None
 
@@ -72,6 +84,11 @@ def pending_slot_key(key: str) -> str:
     return key + _NEXT
 
 
+def key_of_pending_slot(key: str) -> str:
+    """Return the key of the lock whose pending slot `key` is."""
+    return key.removesuffix(_NEXT)
+
+
 def is_pending_slot_key(key: str) -> bool:
     """Return whether `key` is that of a pending slot."""
     return key.endswith(_NEXT)
@@ -84,6 +101,8 @@ def reserve(
     task_id: str | None,
     publication: str,
     replaces: Reservation | None = None,
+    *,
+    is_period: bool = False,
 ) -> Reservation:
     """Return a new reservation for a message, which supersedes `replaces` if given.
 
@@ -102,6 +121,7 @@ def reserve(
             label=task_id,
             publication=publication,
             supersedes=supersedes,
+            is_period=is_period,
             on_attempt=announcer(redlock, key, ttl),
         )
     except RedlockError:
@@ -110,15 +130,33 @@ def reserve(
     return Reservation(key, lease.owner)
 
 
-def release_reservation(redlock: TaskLock, reservation: Reservation) -> None:
-    """Release a reservation; if that fails, log it: the reservation expires by its ttl."""
+def release_reservation(redlock: TaskLock, reservation: Reservation) -> bool:
+    """Release a reservation, and return whether it stood.
+
+    If that fails, it is logged: the reservation expires by its ttl.
+    """
     try:
-        redlock.release_owner(reservation.key, reservation.owner)
+        was_held = redlock.release_owner(reservation.key, reservation.owner)
     except RedlockError as error:
         log_not_released(reservation, error)
-    else:
-        if count := _unreleased.ended():
-            logger.warning("reservations are released again count=%d", count)
+        return False
+    if count := _unreleased.ended():
+        logger.warning("reservations are released again count=%d", count)
+    return was_held
+
+
+def release_left_slot(redlock: TaskLock, slot: str, delivery: Delivery) -> None:
+    """Release a pending slot if an earlier delivery of this message has left it reserved.
+
+    That delivery died before it requeued the message with the slot. Later messages would be skipped
+    for it until it expires, though no run is to come.
+
+    Raises:
+        QuorumUnavailable: Fewer nodes than a quorum could answer, or confirm.
+    """
+    held = redlock.look(slot)
+    if held and delivery.has_owner(held.owner):
+        redlock.release_owner(held.key, str(held.owner))
 
 
 def log_not_released(reservation: Reservation, error: RedlockError) -> None:
@@ -130,14 +168,12 @@ def log_not_released(reservation: Reservation, error: RedlockError) -> None:
     )  # fmt: skip
 
 
-def release_all(redlock: TaskLock, key: str, *, is_throttle: bool) -> bool:
-    """Release every reservation of a key, and of its pending slot.
+def release_all(redlock: TaskLock, key: str) -> bool:
+    """Release every reservation of a key, and of its pending slot, and the period of a throttle.
 
     Args:
         redlock: Lock of the app.
         key: Key of the lock.
-        is_throttle: Whether the key is a throttle's: nothing runs under it, so any owner is
-            released.
 
     Returns:
         Whether there was a reservation.
@@ -149,7 +185,7 @@ def release_all(redlock: TaskLock, key: str, *, is_throttle: bool) -> bool:
     for reserved in (key, pending_slot_key(key)):
         for _ in redlock.nodes:  # there are at most as many owners as nodes
             held = redlock.look(reserved)
-            if held is None or not (is_throttle or is_reservation(held.owner)):
+            if held is None or not (is_reservation(held.owner) or is_period(held.owner)):
                 break
             was_held |= redlock.release_owner(reserved, str(held.owner))
     return was_held

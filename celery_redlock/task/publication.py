@@ -11,7 +11,12 @@ from celery.utils import uuid
 from celery_redlock.config.options import Lifetime, LockOptions, OnConflict, OnUnavailable
 from celery_redlock.execution.run import Successor
 from celery_redlock.execution.running import current
-from celery_redlock.messages.headers import TICK_HEADER, nonce_in, seconds_until
+from celery_redlock.messages.headers import (
+    TICK_HEADER,
+    nonce_in,
+    placement_header,
+    seconds_until,
+)
 from celery_redlock.messages.reservation import (
     Reservation,
     pending_slot_key,
@@ -19,7 +24,8 @@ from celery_redlock.messages.reservation import (
     reserve,
 )
 from celery_redlock.pools.pool_process import withdraw_attempts
-from celery_redlock.redlock.errors import LockHeld, QuorumUnavailable
+from celery_redlock.redlock.errors import LockHeld, QuorumUnavailable, shown
+from celery_redlock.redlock.labels import label_of
 from celery_redlock.redlock.lease import new_owner, task_of
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.signals import lock_conflict, lock_unavailable
@@ -117,7 +123,14 @@ class Publication(NamedTuple):
             return send(self.task_id, {})
         task_id = self.task_id or uuid()
         try:
-            reservation = reserve(self.redlock, key, self._ttl, task_id, self._nonce)
+            reservation = reserve(
+                self.redlock,
+                key,
+                message_ttl(self.lock, self.options),
+                task_id,
+                nonce_in(self.options.get("headers")),
+                is_period=self.lock.lifetime.is_throttle,
+            )
         except LockHeld as held:
             if held.contended or self._is_tick_again(held):
                 return send(task_id, {})
@@ -138,7 +151,7 @@ class Publication(NamedTuple):
         try:
             if count := _unreserved.ended():
                 logger.warning("published with reservations again count=%d", count)
-            return send(task_id, reservation.header)
+            return send(task_id, reservation.header | placement_header(self.redlock))
         except BaseException:
             release_reservation(self.redlock, reservation)
             raise
@@ -147,15 +160,7 @@ class Publication(NamedTuple):
 
     def _is_tick_again(self, held: LockHeld) -> bool:
         """Return whether another replica of beat reserved this tick, and may have died since."""
-        return is_tick(self.options) and task_of(held.owner) == self.task_id
-
-    @property
-    def _nonce(self) -> str:
-        return nonce_in(self.options.get("headers"))
-
-    @property
-    def _ttl(self) -> float:
-        return message_ttl(self.lock, self.options)
+        return is_tick(self.options) and task_of(held.owner) == label_of(self.task_id)
 
     def _send_again(self, send: Callable[..., Any]) -> Any:
         """Publish a message of the running execution itself: a retry, or a replacement.
@@ -168,13 +173,18 @@ class Publication(NamedTuple):
             not is_retry_of(request, self.task_id, self.options)
             or not self.lock.lifetime.holds_across_retries
             or run is None
-            or run.request is not request
+            or run.message.request is not request
             or run.lease.key != self.key  # other arguments have another key
         ):
             return send(self.task_id, {})
-        owner = new_owner(self.task_id, publication=self._nonce, is_reservation=True)
+        owner = new_owner(
+            self.task_id,
+            publication=nonce_in(self.options.get("headers")),
+            is_reservation=True,
+            since_us=self.redlock.clock.wall_us(),
+        )
         sent = send(self.task_id, Reservation(self.key, owner).header)
-        run.successor = Successor(owner, self._ttl)
+        run.successor = Successor(owner, message_ttl(self.lock, self.options))
         return sent
 
     def _duplicate(self, held: LockHeld) -> Any:
@@ -183,7 +193,7 @@ class Publication(NamedTuple):
         held.name_task(self.task.name)
         logger.info(
             "not published key=%s task=%s holder_task_id=%s remaining_s=%.3f becomes=%s",
-            held.key, self.task.name, holder, held.remaining, becomes,
+            held.key, self.task.name, shown(holder), held.remaining, becomes,
         )  # fmt: skip
         lock_conflict.send(
             sender=self.task, task_id=self.task_id, error=held, becomes=becomes, at="publish"

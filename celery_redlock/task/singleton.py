@@ -10,7 +10,8 @@ from celery import Celery, Task, states
 from celery.exceptions import Reject
 from celery.result import EagerResult
 
-from celery_redlock.config.app_lock import is_enabled, redlock_of
+from celery_redlock.config.app_lock import is_enabled, log_weak_locking, redlock_of
+from celery_redlock.config.callers import refuse_awaitable
 from celery_redlock.config.declared_options import refuse_per_call
 from celery_redlock.config.task_config import TaskLockConfig, checked_at_binding, task_lock_config
 from celery_redlock.execution import outcomes
@@ -20,8 +21,9 @@ from celery_redlock.execution.running import current, executions
 from celery_redlock.keys import TOKEN_PARAMETER
 from celery_redlock.messages import reservation
 from celery_redlock.messages.broker import how_to_publish, publish_confirmed
-from celery_redlock.messages.headers import flag_redelivered, headers_to_publish
-from celery_redlock.messages.requeue import ending_of_failed_retry, is_patient
+from celery_redlock.messages.delivery import Delivery
+from celery_redlock.messages.headers import headers_to_publish, message_headers
+from celery_redlock.messages.requeue import ending_of_failed_retry, route_back
 from celery_redlock.redlock import Lease
 from celery_redlock.worker import bootsteps, signal_handlers
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from celery.app.task import Context
     from celery.result import AsyncResult
 
+_ROUTING = frozenset({"queue", "exchange", "routing_key"})
 _Call = Callable[[tuple[Any, ...], dict[str, Any], "Lease | None"], Any]
 
 
@@ -89,7 +92,7 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
     def lease(self) -> Lease | None:
         """The lease under which this task's body runs; None without a lock."""
         run = current.get()
-        return run.lease if run and run.task is self else None
+        return run.lease if run and run.message.task is self else None
 
     @property
     def fencing_token(self) -> int | None:
@@ -139,7 +142,7 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
             request = self.request
             if not is_retry_of(request, task_id, options):
                 return send_by(producer, task_id)
-            how = how_to_publish(is_patient=is_patient(self, request))
+            how = how_to_publish(is_patient=Delivery.of(self, request).is_patient)
             return publish_confirmed(
                 self.app, lambda confirming: send_by(producer or confirming, task_id, **how)
             )
@@ -163,6 +166,9 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
             Reject: It is not. With ``acks_late`` the message in hand goes back to the queue, if the
                 broker is at fault; otherwise the task has failed.
         """
+        route = route_back(Delivery.of(self, self.request))
+        if "exchange" in route and _ROUTING.isdisjoint(kwargs):
+            kwargs |= route
         try:
             return super().retry(*args, **kwargs)
         except Reject as rejected:
@@ -184,15 +190,15 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
         """Release the reservation of this call, as after a purge of its queue.
 
         The lock of a running body stays. A message that is still queued runs, too, and another
-        message can be queued beside it. With ``lock_lifetime="until_expired"`` the throttle ends,
-        even after a run.
+        message can be queued beside it. The period of ``lock_lifetime="until_expired"`` ends, even
+        after a run, and also if the task has another lifetime by now.
 
         Args:
             *args: As given to `delay`.
             **kwargs: As given to `delay`.
 
         Returns:
-            Whether a reservation was released.
+            Whether a reservation or a period was released.
 
         Raises:
             TypeError: The task can't be called with these arguments.
@@ -201,8 +207,7 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
         """
         config = self._lock_config()
         name = config.rule.key_for(*as_published(self, args, kwargs, self.serializer))
-        is_throttle = config.options.lifetime.is_throttle
-        return reservation.release_all(redlock_of(self.app), name, is_throttle=is_throttle)
+        return reservation.release_all(redlock_of(self.app), name)
 
     @with_lock
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -232,18 +237,21 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
     ) -> Any:
         """Run `body` as an execution, under the lock unless locking is disabled."""
         if not is_enabled(self.app):
+            log_weak_locking(self.app)
             executions[request] = None
-            signal_handlers.release_reservation(self, request.headers)
+            signal_handlers.release_reservation(self, message_headers(request))
             return self._start(request, args, kwargs, None, body)
-        config = self._lock_config()
+        config, delivery = self._lock_config(), Delivery.of(self, request)
 
         def start(lease: Lease | None) -> Any:
-            flag_redelivered(request)
-            return self._start(request, args, kwargs, lease, body)
+            delivery.flag_redelivered()
+            result = self._start(request, args, kwargs, lease, body)
+            refuse_awaitable(self.name, result)
+            return result
 
         named_by = as_sent(self, args, kwargs) if request.is_eager else (args, kwargs)
         key = config.rule.key_for(*named_by)
-        message = Message(self, request, redlock_of(self.app), config.options, key, start)
+        message = Message(delivery, redlock_of(self.app), config.options, key, start)
         return execute(message, max_deliveries=config.max_deliveries)
 
     def _start(
@@ -297,6 +305,7 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
     def _key_at_publish(self, args: Any, kwargs: Any, options: dict[str, Any]) -> str | None:
         """Return the lock key, or None for a call that reserves nothing at publish."""
         if not is_enabled(self.app):
+            log_weak_locking(self.app)
             return None
         config = self._lock_config()
         args, kwargs = as_published(self, args, kwargs, options.get("serializer"))

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
 from celery import Celery, bootsteps
 from celery.concurrency.prefork import TaskPool
 from celery.signals import worker_shutdown
+from celery.worker.state import revoked
 
-from celery_redlock.config.app_lock import is_enabled, new_redlock, redlock_of
+from celery_redlock.config.app_lock import is_enabled, log_weak_locking, new_redlock, redlock_of
 from celery_redlock.config.settings import settings_from
 from celery_redlock.pools import pool_process
 from celery_redlock.pools.prefork_keeper import PreforkKeeper, is_supported
 
 from . import control  # noqa: F401  # registers the remote control commands
 from .node_watch import NodeWatch, log_first_check, mute_node_lines
+from .peers import ANSWERS, EVENT, ROUTING_KEY, Peers, peers_of
 from .signal_handlers import keepers, note_shutdown, release_unrunnable
+
+logger = logging.getLogger(__name__)
+_INTRODUCE_S = 1.0
+_MOST_INTRODUCTIONS = 30
 
 
 class CheckNodes(bootsteps.Step):
@@ -38,6 +45,7 @@ class CheckNodes(bootsteps.Step):
         """
         app = parent.app
         if not is_enabled(app):
+            log_weak_locking(app)
             return
         redlock = mute_node_lines(new_redlock(settings_from(app.conf)))
         try:
@@ -64,7 +72,8 @@ class PoolKeeper(bootsteps.StartStopStep):
         is_prefork = forks and issubclass(parent.pool_cls, TaskPool)
         if is_prefork and is_enabled(app) and is_supported():
             self._keeper = PreforkKeeper(
-                lambda: mute_node_lines(new_redlock(settings_from(app.conf)))
+                lambda: mute_node_lines(new_redlock(settings_from(app.conf))),
+                revoked.__contains__,
             )
             keepers[os.getpid()] = app, self._keeper
 
@@ -141,6 +150,62 @@ class UnreadableMessages(bootsteps.Step):
         parent.on_decode_error = on_decode_error
 
 
+class ComparePlacements(bootsteps.StartStopStep):
+    """Step of the consumer that compares with other processes where their locks are.
+
+    With the worker's option --without-gossip, and with a broker that has no events, the worker
+    tells the others nothing, and compares only what publishers write into messages.
+    """
+
+    requires = ("celery.worker.consumer.gossip:Gossip",)
+
+    def __init__(self, parent: Any, **kwargs: Any) -> None:
+        self._introductions_left = 0
+        super().__init__(parent, **kwargs)
+
+    def start(self, parent: Any) -> None:
+        """Introduce the worker to the others; called again after a lost connection to the broker.
+
+        Those whose locks are elsewhere answer.
+        """
+        app = parent.app
+        if not is_enabled(app):
+            return
+        peers = peers_of.setdefault(app, Peers(app, redlock_of(app), parent.hostname))
+        if not parent.gossip.enabled:
+            return
+
+        def introduce(**more: str) -> None:
+            parent.event_dispatcher.send(EVENT, **peers.introduction(), **more)
+
+        def introduce_again() -> None:
+            if self._introductions_left:
+                self._introductions_left -= 1
+                parent.timer.call_after(_INTRODUCE_S, introduce_again)
+                peers.ask_nodes_once()
+                introduce()
+
+        def on_introduction(event: Any) -> None:
+            # The consumer would end with an error that a handler raises.
+            try:
+                if peers.is_own_introduction(event):
+                    self.stop(parent)
+                elif peers.heard(event):
+                    introduce(**{ANSWERS: str(event["hostname"])})
+            except Exception:
+                logger.exception("introduction of another worker not handled")
+
+        parent.gossip.event_handlers[ROUTING_KEY] = on_introduction
+        # Until it is heard here, so that answers are: a subscription takes effect some time later.
+        self._introductions_left = _MOST_INTRODUCTIONS
+        parent.timer.call_after(_INTRODUCE_S, introduce_again)
+
+    def stop(self, parent: Any) -> None:  # noqa: ARG002  # as Celery calls it
+        """End the introduction."""
+        # Not by the timer's entry: gevent's goes on when it is cancelled.
+        self._introductions_left = 0
+
+
 def install(app: Celery) -> None:
     """Add the steps that singleton tasks need to the app's workers; may be called again.
 
@@ -151,3 +216,4 @@ def install(app: Celery) -> None:
     app.steps["worker"].add(PoolKeeper)
     app.steps["worker"].add(WatchNodes)
     app.steps["consumer"].add(UnreadableMessages)
+    app.steps["consumer"].add(ComparePlacements)

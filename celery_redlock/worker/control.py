@@ -1,4 +1,4 @@
-"""Remote control commands: ``celery inspect redlock_held`` and ``celery control redlock_release``.
+"""Remote control commands, such as ``celery inspect redlock_held``.
 
 Celery's command line looks commands up in its own process, so it loads this file, too: see `cli`.
 What only a worker needs is imported when a command runs.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from celery.utils.serialization import strtobool
 from celery.worker.control import control_command, inspect_command
 
 
@@ -25,31 +26,35 @@ def redlock_release(state: Any, key: str, task_id: str, **_: Any) -> dict[str, s
     """Release a lock if this task holds it; a task that is running loses its lease."""
     # With the id: every worker gets the command, and the next holder must not lose its lock.
     from celery_redlock.config.app_lock import redlock_of  # noqa: PLC0415
-    from celery_redlock.redlock import Lease  # noqa: PLC0415
     from celery_redlock.redlock.errors import RedlockError  # noqa: PLC0415
+    from celery_redlock.redlock.labels import label_of  # noqa: PLC0415
     from celery_redlock.redlock.lease import task_of  # noqa: PLC0415
 
     redlock = redlock_of(state.app)
     try:
         held = redlock.look(key)
-        if held is None or held.owner is None or task_of(held.owner) != task_id:
+        owner = held.owner if held else None
+        is_its = owner is not None and task_of(owner) == label_of(task_id)
+        if not is_its or not redlock.drop_owner(
+            key, str(owner), f"redlock_release at {state.hostname}"
+        ):
             return {"ok": f"{key} not held by {task_id}"}
-        clock = redlock.clock
-        # The token is later than the holder's: raised above it, the floors refuse to heal the lock
-        # when the holder renews it.
-        lease = Lease(
-            key,
-            held.owner,
-            token=clock.wall_us(),
-            ttl_ms=1,
-            deadline=clock.now() + held.remaining,
-            clock=clock,
-            acquired_at=clock.now(),
-        )
-        redlock.release(lease)
     except RedlockError as error:
         return {"error": str(error)}
     return {"ok": f"{key} released, it was held by {task_id}"}
+
+
+@inspect_command(signature="[look=False]", args=[("look", strtobool)], default_timeout=3.0)
+def redlock_placement(state: Any, look: object = False, **_: Any) -> dict[str, str]:  # noqa: FBT002
+    """Key prefix and nodes of the worker's locks, with its servers; '' without locks."""
+    from .peers import peers_of  # noqa: PLC0415
+
+    peers = peers_of.get(state.app)
+    if peers is None:
+        return {"placement": ""}
+    if look:
+        peers.ask_nodes()
+    return {"placement": str(peers.placement)}
 
 
 def _held_by_active_tasks(app: Any) -> Iterator[dict[str, Any]]:
@@ -57,6 +62,7 @@ def _held_by_active_tasks(app: Any) -> Iterator[dict[str, Any]]:
     from celery.worker.state import active_requests  # noqa: PLC0415
 
     from celery_redlock.config.app_lock import redlock_of  # noqa: PLC0415
+    from celery_redlock.redlock.labels import label_of  # noqa: PLC0415
     from celery_redlock.redlock.lease import is_reservation, task_of  # noqa: PLC0415
 
     for request in list(active_requests):
@@ -67,7 +73,7 @@ def _held_by_active_tasks(app: Any) -> Iterator[dict[str, Any]]:
         except Exception as error:  # noqa: BLE001  # a user's `lock_key`, or no quorum
             yield {**about, "error": str(error)}
             continue
-        if held and task_of(held.owner) == request.id and not is_reservation(held.owner):
+        if held and task_of(held.owner) == label_of(request.id) and not is_reservation(held.owner):
             yield {**about, "key": key, "remaining": held.remaining}
 
 

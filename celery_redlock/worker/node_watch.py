@@ -10,8 +10,12 @@ from celery.utils.dispatch import Signal
 
 from celery_redlock import signals
 from celery_redlock.redlock.errors import ConfigurationError
-from celery_redlock.redlock.events import Event, NodeRefuses, NodeUp, log_event_of_leases
+from celery_redlock.redlock.events import log_event_of_leases
+from celery_redlock.redlock.inspection import State
+from celery_redlock.redlock.refusals import refuse_misconfigured
 from celery_redlock.redlock.task_lock import TaskLock
+from celery_redlock.redlock.threads import callbacks
+from celery_redlock.redlock.threads.dispatch import run_as_own
 
 logger = logging.getLogger(__name__)
 _INTERVAL_S = 10.0
@@ -39,7 +43,9 @@ class NodeWatch:
 
     def start(self) -> None:
         """Start a thread that checks the nodes every ten seconds."""
-        threading.Thread(target=self._run, name="redlock-node-watch", daemon=True).start()
+        threading.Thread(
+            target=run_as_own, args=(self._run,), name="redlock-node-watch", daemon=True
+        ).start()
 
     def stop(self) -> None:
         """End the thread before its next check."""
@@ -90,10 +96,11 @@ class NodeWatch:
 
     def _run(self) -> None:
         while not self._is_over.is_set():
-            try:
-                self.check()
-            except Exception:
-                logger.exception("node watch failed, the next check is in %d s", _INTERVAL_S)
+            # Receivers of its signals may raise anything.
+            callbacks.call(
+                self.check, failed="node watch failed, the next check is in %d s",
+                about=(_INTERVAL_S,),
+            )  # fmt: skip
             self._is_over.wait(_INTERVAL_S)
 
 
@@ -106,21 +113,16 @@ def log_first_check(redlock: TaskLock) -> bool:
     Raises:
         ConfigurationError: The nodes can never be a quorum.
     """
-    seen: list[Event] = []
-    redlock.observers.append(seen.append)
-    why = redlock.check()
-    nodes, needed = len(redlock.nodes), redlock.quorum
+    judged = redlock.judge()
+    refuse_misconfigured(redlock.nodes)
+    why = {one.node: one.why for one in judged if one.why is not None}
+    nodes, needed = len(judged), redlock.quorum
     votes = nodes - len(why)
     if not why:
         logger.info("nodes checked votes=%d of=%d needed=%d", votes, nodes, needed)
         return True
     others = "; ".join(f"{node}: {reason}" for node, reason in why.items())
-    refusing = {event.node for event in seen if isinstance(event, NodeRefuses)}
-    waits = sorted(
-        event.votes_in
-        for event in seen
-        if isinstance(event, NodeUp) and event.votes_in and event.node in why.keys() - refusing
-    )
+    waits = sorted(one.votes_in for one in judged if one.state is State.GUARDED)
     if votes >= needed:
         logger.warning(
             "nodes checked votes=%d of=%d needed=%d others=%s", votes, nodes, needed, others

@@ -23,6 +23,9 @@ def path_of(app: Celery) -> Path:
     """Return the path of the liveness file of the app's beat, on this host and for this user.
 
     Apps of one name with different brokers have different files.
+
+    Raises:
+        FileNotFoundError: This host has no folder for temporary files that can be written.
     """
     folder = Path(tempfile.gettempdir()) / f"celery-redlock-{_user()}"
     return folder / f"beat-{identity_of(app)}"
@@ -36,7 +39,7 @@ class LivenessFile:
     """
 
     def __init__(self, app: Celery) -> None:
-        self._path = path_of(app)
+        self._app = app
         self._written_at = float("-inf")
         self._is_told = False
 
@@ -47,36 +50,38 @@ class LivenessFile:
             return
         self._written_at = now
         try:
-            _make_private(self._path.parent)
-            self._write(f"{now:.3f}\n")
+            path = path_of(self._app)
+            _make_private(path.parent)
+            _write(path, f"{now:.3f}\n")
         except OSError as error:
             if not self._is_told:
                 self._is_told = True
                 logger.warning("liveness file not written, beat-alive will fail error=%s", error)
 
-    def _write(self, line: str) -> None:
-        # Replaced as a whole: a reader never sees half of it.
-        file, fresh = tempfile.mkstemp(prefix=f"{self._path.name}.", dir=self._path.parent)
-        try:
-            os.write(file, line.encode())
-            Path(fresh).replace(self._path)
-        except OSError:
-            Path(fresh).unlink()
-            raise
-        finally:
-            os.close(file)
-
 
 def age(app: Celery) -> float | None:
     """Return the seconds since beat's last tick here, or None without one since the boot."""
-    path = path_of(app)
     try:
+        path = path_of(app)
         if not _is_private(path.parent):
             return None
         ago = _now() - float(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
     return ago if ago >= 0 else None
+
+
+def _write(path: Path, line: str) -> None:
+    # Replaced as a whole: a reader never sees half of it.
+    file, fresh = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
+    try:
+        os.write(file, line.encode())
+        Path(fresh).replace(path)
+    except OSError:
+        Path(fresh).unlink()
+        raise
+    finally:
+        os.close(file)
 
 
 def _make_private(folder: Path) -> None:

@@ -9,26 +9,32 @@ published twice.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import functools
+import itertools
 import logging
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 from celery import Celery
 from celery.beat import PersistentScheduler, Scheduler
 from celery.schedules import maybe_schedule
 from celery.utils.imports import load_extension_class_names, symbol_by_name
+from kombu.exceptions import OperationalError
 
-from celery_redlock.config.app_lock import is_enabled, redlock_of
+from celery_redlock.config.app_lock import is_enabled, log_weak_locking, redlock_of
 from celery_redlock.config.identity import identity_of
 from celery_redlock.config.settings import beat_settings_from, settings_from
+from celery_redlock.messages.headers import placement_header
 from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.task_lock import TaskLock
 
 from . import slots
 from .clock_check import ClockCheck, Trust
+from .entry_names import check_names
+from .grace import Graces, grace_named_by
+from .in_force import InForce, Listed, ahead_of, begin_at, keep_later_run, last_run_of
 from .liveness import LivenessFile
 from .slot_schedule import (
     aware,
@@ -38,13 +44,15 @@ from .slot_schedule import (
     store_beginning,
     until_next,
 )
-from .tick_queue import TickQueue
+from .tick_queue import TickQueue, announce
 from .ticks import Claims, Tick
 
 logger = logging.getLogger(__name__)
 _LONGEST_PAUSE_S = 10.0
 _AGAIN_S = 1.0
 _MOST_AT_ONCE = 100
+_CLOSE_S = 1.0
+_MOST_TOLD = 1000
 _DAY = dt.timedelta(days=1)
 
 
@@ -87,16 +95,21 @@ def _base(chosen: Any) -> type[Scheduler]:
 
 
 class ShowsLiveness(Scheduler):
-    """Mixin for a scheduler class: records each tick in the liveness file."""
+    """Mixin for a scheduler class: records its ticks in the liveness file."""
 
     @functools.cached_property
     def _liveness(self) -> LivenessFile:
+        # Beat sets its log up after it has made the scheduler, and before the first tick.
+        log_weak_locking(self.app)
         return LivenessFile(self.app)
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Process due entries; return the seconds until the next call."""
-        self._liveness.touch()
+        self._show_life()
         return min(super().tick(*args, **kwargs), _LONGEST_PAUSE_S)
+
+    def _show_life(self) -> None:
+        self._liveness.touch()
 
 
 class ClaimsTicks(ShowsLiveness):
@@ -112,6 +125,8 @@ class ClaimsTicks(ShowsLiveness):
         self._skew = settings_from(app.conf).max_clock_skew
         self._seen: dict[str, slots.Moment] = {}
         self._unadvanced: dict[str, Any] = {}
+        self._in_force = InForce()
+        self._errors: list[Exception] | None = None
         super().__init__(app, *args, **kwargs)
 
     @property
@@ -128,7 +143,11 @@ class ClaimsTicks(ShowsLiveness):
 
     @functools.cached_property
     def _claims(self) -> Claims:
-        return Claims(self._redlock, self._beat_settings.misfire_grace_time + 2 * self._skew)
+        return Claims(self._redlock, self._skew)
+
+    @functools.cached_property
+    def _graces(self) -> Graces:
+        return Graces(self._beat_settings.misfire_grace_time, self._redlock.clock.now)
 
     @functools.cached_property
     def _queue(self) -> TickQueue:
@@ -137,7 +156,11 @@ class ClaimsTicks(ShowsLiveness):
     @functools.cached_property
     def _producer(self) -> Any:
         # One try: on failure the ticks stay queued, and the next tick tries again.
-        connection = self.connection.ensure_connection(max_retries=1, interval_start=0)
+        try:
+            connection = self.connection.ensure_connection(max_retries=1, interval_start=0)
+        except Exception as error:
+            # Some refusals, such as RabbitMQ's of a virtual host, are none of kombu's errors.
+            raise OperationalError(str(error)) from error
         return self.Producer(connection, auto_declare=False)
 
     def _now(self) -> slots.Moment:
@@ -152,15 +175,18 @@ class ClaimsTicks(ShowsLiveness):
     # ---- what the scheduler calls
 
     def setup_schedule(self) -> None:
-        """Set up the schedule; refuse nodes that can't form a quorum and schedules without slots.
+        """Set up the schedule; refuse bad nodes, names that differ and schedules without slots.
 
         Raises:
             ConfigurationError: The message names the node or the entry.
         """
         self._redlock.check()
+        check_names(self.app.conf.beat_schedule or {})
         self._check(self.app.conf.beat_schedule or {})
+        self._in_force.looked_at = self._now()
         super().setup_schedule()
         self._check(self.schedule)
+        self._look()
         for entry in self.schedule.values():
             store_beginning(entry)
 
@@ -169,15 +195,66 @@ class ClaimsTicks(ShowsLiveness):
             due: Any = entry.get("schedule") if isinstance(entry, dict) else entry.schedule
             try:
                 slots.check(maybe_schedule(due, app=self.app))
+                if isinstance(entry, dict):
+                    grace_named_by(entry.get("options"))
             except ConfigurationError as error:
                 raise ConfigurationError(f"beat entry {name!r}: {error}") from error
 
+    def merge_inplace(self, b: Any) -> None:
+        """Replace the stored schedule by the settings'."""
+        self._look()
+        super().merge_inplace(b)
+
+    def update_from_dict(self, dict_: Any) -> None:
+        """Add entries of the settings to the stored schedule."""
+        self._look()
+        super().update_from_dict(dict_)
+
+    def sync(self) -> None:
+        """Store when entries ran; in a row that other replicas share, never an earlier time."""
+        entries: Any = getattr(self, "_schedule", None) or {}
+        for name in tuple(getattr(self, "_dirty", ())):
+            # The database may be away, which the scheduler reports itself.
+            with contextlib.suppress(Exception):
+                keep_later_run(entries.get(name))
+        super().sync()
+
+    def _look(self) -> None:
+        """Drop what was seen of entries that were not in force at the last look as they are now."""
+        entries = self.schedule
+        for entry in self._in_force.changed(entries):
+            self._seen.pop(entry.name, None)
+            begin_at(entry, self._in_force.looked_at or self._now())
+        self._seen = {name: seen for name, seen in self._seen.items() if name in entries}
+        now = self._now()
+        ahead = ahead_of(now + 2 * dt.timedelta(seconds=self._skew), entries, self._seen)
+        if ahead:
+            self._seen |= dict.fromkeys(ahead, now)
+            logger.warning(
+                "clock set back, slots from now on are due entries=%d by_s=%.1f",
+                len(ahead), (max(ahead.values()) - now).total_seconds(),
+            )  # fmt: skip
+
+    def _end_look(self, began: slots.Moment) -> None:
+        """Record that all entries were asked, in a look at the schedule that began then."""
+        self._in_force.looked_at = began
+
+    def _heed_clock(self, now: slots.Moment) -> None:
+        """Forget what was seen by a wall clock that was ahead, the nodes' too, if it was set back.
+
+        By less than clocks may differ it costs no more than that time.
+        """
+        looked_at = self._in_force.looked_at
+        if looked_at and now < looked_at - 2 * dt.timedelta(seconds=self._skew):
+            self._in_force.looked_at = now
+            self._queue.drop_after(now)
+            self._heap = None
+            self._look()
+
     def populate_heap(self, *args: Any, **kwargs: Any) -> None:
         """Order the entries by their next slots."""
-        entries = self.schedule
-        # An entry that was absent for a while (disabled, perhaps) has missed nothing.
-        self._seen = {name: seen for name, seen in self._seen.items() if name in entries}
-        with self._due_at_slots(entries.values()):
+        self._look()
+        with self._due_at_slots(self.schedule.values()):
             super().populate_heap(*args, **kwargs)
 
     def adjust(self, n: Any, drift: float = 0.0) -> Any:  # noqa: ARG002
@@ -193,31 +270,49 @@ class ClaimsTicks(ShowsLiveness):
         with self._due_at_slots([entry]):
             return super().is_due(entry)
 
-    def _due_at_slots(self, entries: Iterable[Any]) -> AbstractContextManager[None]:
+    def _due_at_slots(self, entries: Iterable[Any]) -> contextlib.AbstractContextManager[None]:
         return due_at_slots(entries, self._now, self._seen, self._unadvanced)
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Process due entries; return the seconds until the next call."""
         if not self._is_clock_right():
-            self._liveness.touch()
+            self._show_life()
+            self._queue.busy_since = float("inf")
             return _AGAIN_S
+        self._queue.busy_since = min(self._queue.busy_since, self._redlock.clock.now())
+        began = self._now()
+        self._heed_clock(began)
         pause = super().tick(*args, **kwargs)
+        self._end_look(began)
         # Only when all entries have been asked: ticks are processed in the order of their slots.
         if pause > 0 or len(self._queue) >= _MOST_AT_ONCE:
             asked_at = self._redlock.clock.now()
             self._queue.process_ready()
             self._advance()
             pause -= self._redlock.clock.now() - asked_at
-        return max(0.0, min(pause, self._queue.until_next()))
+        pause = max(0.0, min(pause, self._queue.until_next()))
+        if pause:
+            self._queue.busy_since = float("inf")
+        return pause
+
+    def apply_entry(self, entry: Any, producer: Any = None) -> None:
+        """Queue the entry's due ticks; see `_send` for when Celery's method is called."""
+        self.apply_async(entry, producer=producer, advance=False)
 
     def apply_async(
         self,
         entry: Any,
-        producer: Any = None,  # noqa: ARG002
+        producer: Any = None,
         advance: bool = True,  # noqa: FBT001, FBT002  # Celery's signature
-        **kwargs: Any,  # noqa: ARG002
+        **kwargs: Any,
     ) -> Any:
         """Queue the entry's ticks that are due and were not seen by this replica."""
+        if self._errors is not None:
+            try:
+                return super().apply_async(entry, producer=producer, advance=advance, **kwargs)
+            except Exception as error:  # noqa: BLE001  # `_send` raises it
+                self._errors.append(error)
+                return None
         self._queue.add(self._due_ticks(entry))
         if advance:
             self._unadvanced[entry.name] = entry
@@ -228,13 +323,16 @@ class ClaimsTicks(ShowsLiveness):
         self._unadvanced[entry.name] = entry
         return entry
 
+    def _show_life(self) -> None:
+        if not self._queue.is_paused:
+            super()._show_life()
+
     # ---- ticks
 
     def _due_ticks(self, entry: Any) -> list[Tick]:
         now = self._now()
-        oldest = now - dt.timedelta(seconds=self._beat_settings.misfire_grace_time)
-        last_run = aware(entry.last_run_at) if entry.last_run_at else None
-        after = self._seen.get(entry.name) or last_run
+        after = self._seen.get(entry.name) or last_run_of(entry)
+        oldest = self._graces.oldest(entry, after, now, self._queue.busy_s())
         self._seen[entry.name] = now
         find = functools.partial(slots.slots_between, entry.schedule, since=beginning_of(entry))
         if after and after < oldest:
@@ -244,10 +342,14 @@ class ClaimsTicks(ShowsLiveness):
             # A one-off entry is due until it advances, which is when its one tick is published.
             found = [] if self._queue.is_waiting_for(entry.name) else found[:1]
         # An entry that never ran has missed nothing.
-        return [
-            Tick(entry, slot, self._identity, until_next=until_next(entry, slot))
-            for slot in (found if after else found[-1:])
-        ]
+        return [self._tick(entry, slot) for slot in (found if after else found[-1:])]
+
+    def _tick(self, entry: Any, slot: slots.Moment) -> Tick:
+        until = until_next(entry, slot)
+        after_that = until_next(entry, slot + dt.timedelta(seconds=until))
+        grace = self._graces.grace(entry, until)
+        kept = until + max(grace, self._graces.grace(entry, after_that))
+        return Tick(entry, slot, self._identity, until_next=until, grace=grace, kept=kept)
 
     def _report_too_old(self, entry: Any, after: slots.Moment, until: slots.Moment) -> None:
         """Report slots that nobody publishes any more, unless another replica was at work.
@@ -256,17 +358,50 @@ class ClaimsTicks(ShowsLiveness):
         came back first has reported it.
         """
         since = beginning_of(entry)
-        first = next(slots.slots_between(entry.schedule, after, until, since), None)
+        missed = list(
+            itertools.islice(slots.slots_between(entry.schedule, after, until, since), _MOST_TOLD)
+        )
         last = slots.last_slot(entry.schedule, after, until, since)
-        if first is None or last is None:
+        if not missed or last is None:
             return
         if self._claims.is_published(Tick(entry, last, self._identity)):
-            logger.info("ticks left to other replicas entry=%s from=%s", entry.name, first)
-        else:
-            logger.warning("ticks skipped as too old entry=%s from=%s", entry.name, first)
+            logger.info("ticks left to other replicas entry=%s from=%s", entry.name, missed[0])
+            return
+        logger.error("ticks skipped as too old entry=%s from=%s", entry.name, missed[0])
+        self._queue.note_missed(Tick(entry, last, self._identity))
+        for slot in missed:
+            announce(Tick(entry, slot, self._identity), "missed")
 
     def _publish(self, tick: Tick) -> None:
-        super().apply_async(tick.entry_to_publish(), producer=self._producer, advance=False)
+        try:
+            entry = tick.entry_to_publish(placement_header(self._redlock))
+            self._send(entry, self._producer)
+        except Exception:
+            # Only kombu's retries, which the app may have switched off, would open a channel again.
+            self._drop_connection()
+            raise
+
+    def _send(self, entry: Any, producer: Any) -> None:
+        """Publish `entry` by Celery's `apply_entry`, and raise the error that it would only log.
+
+        Others wrap that method. Sentry Crons opens a check-in whenever it is called: once for each
+        tick, at the replica that publishes it.
+        """
+        self._errors = errors = list[Exception]()
+        try:
+            super().apply_entry(entry, producer=producer)
+        finally:
+            self._errors = None
+        for error in errors:
+            raise error
+
+    def _drop_connection(self) -> None:
+        vars(self).pop("_producer", None)
+        connection = vars(self).pop("connection", None)
+        if connection is not None:
+            # Not `release`: it waits for the answer of a broker that may be gone.
+            with contextlib.suppress(Exception):
+                connection.collect(socket_timeout=_CLOSE_S)
 
     def _advance(self) -> None:
         """Advance the entries none of whose ticks is queued.
@@ -293,19 +428,62 @@ class ClaimsRedBeatTicks(ClaimsTicks):
     """Mixin for RedBeat, which asks its entries itself and keeps its schedule on a server."""
 
     lock_key: str | None
+    Entry: Any
 
     def __init__(self, app: Celery, *args: Any, **kwargs: Any) -> None:
+        self._listed = Listed()
         super().__init__(app, *args, **kwargs)
         # RedBeat's own leader lock would leave only one replica active.
         self.lock_key = None
 
+    def update_from_dict(self, dict_: Any) -> None:
+        """Add entries of the settings to the stored schedule."""
+        before = self._stored(dict_)
+        super(ClaimsTicks, self).update_from_dict(dict_)
+        for name, entry in self._stored(dict_).items():
+            if name in before and entry.last_run_at and before[name].schedule != entry.schedule:
+                self._begin(entry)
+
+    def _stored(self, names: Iterable[str]) -> dict[str, Any]:
+        found = {}
+        for name in names:
+            with contextlib.suppress(KeyError):
+                key = self.Entry.generate_key(self.app, name)
+                found[name] = self.Entry.from_key(key, app=self.app)
+        return found
+
+    def _look(self) -> None:
+        """Do nothing: RedBeat's schedule is only the entries that are due; see `maybe_due`."""
+
+    def _end_look(self, began: slots.Moment) -> None:
+        """Record that all entries listed were asked, in a look that began then."""
+        super()._end_look(began)
+        self._listed.end_look()
+
     def maybe_due(self, entry: Any, **kwargs: Any) -> Any:
         """Queue the entry's due ticks; return the time until its next slot."""
+        name = entry.name
+        last_run = aware(entry.last_run_at) if entry.last_run_at else None
         if not entry.enabled:
             # Nothing is missed while it is disabled.
-            self._seen[entry.name] = self._now()
+            self._seen[name] = self._now()
+        elif name in self._seen and last_run and last_run > self._seen[name]:
+            # It was made anew, or another replica has seen more.
+            self._seen[name] = last_run
+        if self._listed.is_changed(entry, self._in_force.looked_at or self._now()):
+            self._begin(entry)
         with due_at_slots([entry], self._now):
             return super().maybe_due(entry, **kwargs)  # type: ignore[misc]
+
+    def _begin(self, entry: Any) -> None:
+        """Let `entry` have missed nothing before the last look, at any replica."""
+        self._seen[entry.name] = self._in_force.looked_at or self._now()
+        with due_at_slots([entry], self._now):
+            entry.reschedule(last_run_at=self._seen[entry.name])
+
+    def _send(self, entry: Any, producer: Any) -> None:
+        """Publish `entry` by the method that RedBeat calls, and others wrap."""
+        super(ClaimsTicks, self).apply_async(entry, producer=producer, advance=False)
 
     def _advance_entry(self, entry: Any) -> Any:
         """Record for all replicas that every slot seen here is done."""

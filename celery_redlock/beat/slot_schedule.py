@@ -140,6 +140,11 @@ def is_one_off(entry: Any) -> bool:
     return bool(getattr(getattr(entry, "model", None), "one_off", False))
 
 
+def is_clocked(entry: Any) -> bool:
+    """Return whether `entry` is a clocked entry of django-celery-beat, due once, at its time."""
+    return isinstance(getattr(entry.schedule, "clocked_time", None), Moment)
+
+
 def store_beginning(entry: Any) -> None:
     """Store since when an entry of django-celery-beat is due, if it has never run.
 

@@ -8,6 +8,7 @@ import random
 import signal
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -16,18 +17,24 @@ from kombu.exceptions import OperationalError
 
 from celery_redlock.config.settings import BeatSettings
 from celery_redlock.redlock import Lease
-from celery_redlock.redlock.errors import LockHeld, RedlockError
+from celery_redlock.redlock.errors import LockHeld, RedlockError, shown
 from celery_redlock.signals import tick_processed
 from celery_redlock.throttled_log import ThrottledLog
 
+from .slots import Moment
 from .ticks import CLAIM_S, Claims, Tick
 
 logger = logging.getLogger(__name__)
 _AGAIN_S = 1.0
 _QUIET_S = 60.0
+_PAUSE_S = 30.0
+"""Other replicas may publish every tick since a failure here; it counts for so long."""
 _LONGEST_WORK_S = 5.0
 _TRIES_TO_MARK = 3
-_REPLICA = socket.gethostname()
+_MOST_NOTED = 100
+_NOTE_AGAIN_S = 5.0
+# Not always text: a host's name may be any bytes.
+_REPLICA = shown(socket.gethostname())
 
 
 class Outcome(Enum):
@@ -40,6 +47,10 @@ class Outcome(Enum):
 
 class TickQueue:
     """Queue of ticks: claim, publish and mark each, or leave it to another replica.
+
+    Attributes:
+        busy_since: When this replica's work began that has not paused since, seconds on the
+            boot-time clock; infinity: it is not at work.
 
     Args:
         claims: The claims of this replica.
@@ -60,9 +71,11 @@ class TickQueue:
         self._publish_message = publish
         self._is_clock_right = is_clock_right
         self._settings = settings
+        self.busy_since = float("inf")
         self._ticks: list[Tick] = []
+        self._missed: deque[Tick] = deque(maxlen=_MOST_NOTED)
         self._blocked_by: str | None = None
-        self._blocked_until = float("-inf")
+        self._blocked_until = self._failed_at = self._note_at = float("-inf")
         self._throttles: dict[tuple[str, str], ThrottledLog] = {}
 
     def __len__(self) -> int:
@@ -71,6 +84,24 @@ class TickQueue:
     def add(self, ticks: Iterable[Tick]) -> None:
         """Queue `ticks` for the next `process_ready`."""
         self._ticks += ticks
+
+    def busy_s(self) -> float:
+        """Return for how long this replica has been at work without a pause, in seconds.
+
+        Ticks that became late meanwhile were not missed: there were many.
+        """
+        return max(0.0, self._clock.now() - self.busy_since)
+
+    def note_missed(self, tick: Tick) -> None:
+        """Note `tick` as missed on the nodes, as soon as a quorum answers.
+
+        Of the ticks of an entry only one a minute should be noted: there may be very many.
+        """
+        self._missed.append(tick)
+
+    def drop_after(self, moment: Moment) -> None:
+        """Drop the ticks of slots after `moment`, queued by a clock that was ahead."""
+        self._ticks = [tick for tick in self._ticks if tick.slot <= moment]
 
     def is_waiting_for(self, entry: str) -> bool:
         """Return whether a tick of the entry named `entry` is queued."""
@@ -81,11 +112,31 @@ class TickQueue:
         at = min((tick.at for tick in self._ticks), default=float("inf"))
         return max(at, self._blocked_until) - self._clock.now()
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether no tick can be published, as the last try has shown."""
+        is_recent = self._clock.now() - self._failed_at < _PAUSE_S
+        return self._blocked_by is not None and is_recent
+
     def process_ready(self) -> None:
         """Process every ready tick; a tick that fails raises nothing and is tried again.
 
         After a few seconds the rest is left to the next call.
         """
+        self._process_ready()
+        self._note_missed()
+
+    def _note_missed(self) -> None:
+        if self._clock.now() < self._note_at:
+            return
+        try:
+            while self._missed:
+                self._claims.note_missed(self._missed[0])
+                self._missed.popleft()
+        except RedlockError:
+            self._note_at = self._clock.now() + _NOTE_AGAIN_S
+
+    def _process_ready(self) -> None:
         now = self._clock.now()
         if now < self._blocked_until:
             return
@@ -118,7 +169,7 @@ class TickQueue:
                 self._resume()
             if held.remaining > CLAIM_S:
                 # Marked published.
-                _announce(tick, "elsewhere")
+                announce(tick, "elsewhere")
                 return Outcome.DONE
             # The claimant may have died before publishing.
             return self._postpone(tick, max(0.1, held.remaining) + random.uniform(0.0, 0.2))
@@ -139,6 +190,7 @@ class TickQueue:
         if self._is_too_late(tick):
             self._release(tick, claim)
             return Outcome.DONE
+        began = self._clock.now()
         try:
             self._publish_message(tick)
         except Exception as error:  # noqa: BLE001  # whatever the error, the tick is tried again
@@ -150,14 +202,42 @@ class TickQueue:
                 "tick not published entry=%s slot=%s error=%s", tick.entry.name, tick.time, error,
             )  # fmt: skip
             return self._postpone(tick, _AGAIN_S)
-        self._mark_published(tick, claim)
+        outcome = "published"
+        if claim and claim.deadline <= self._clock.now():
+            outcome = self._claim_again(tick, claim, self._clock.now() - began)
+        else:
+            self._mark_published(tick, claim)
         logger.info(
             "tick published entry=%s slot=%s task_id=%s replica=%s pid=%d",
             tick.entry.name, tick.time, tick.task_id, _REPLICA, os.getpid(),
         )  # fmt: skip
-        _announce(tick, "published")
+        announce(tick, outcome)
         self._resume()
         return Outcome.DONE
+
+    def _claim_again(self, tick: Tick, ended: Lease, took: float) -> str:
+        """Claim a published tick again whose claim has ended meanwhile; return the outcome.
+
+        Args:
+            tick: The tick.
+            ended: Its claim.
+            took: How long it took to publish, seconds: the broker has stalled.
+        """
+        outcome, meanwhile = "published", "nobody"
+        try:
+            claim = self._claims.acquire(tick, after=ended)
+        except LockHeld as held:
+            outcome, meanwhile = "twice", str(held.hostname)
+        except RedlockError:
+            meanwhile = "unknown"
+        else:
+            self._mark_published(tick, claim)
+        logger.warning(
+            "publishing took longer than the claim entry=%s slot=%s took_s=%.1f claim_s=%.0f "
+            "claimed_meanwhile_by=%s",
+            tick.entry.name, tick.time, took, CLAIM_S, meanwhile,
+        )  # fmt: skip
+        return outcome
 
     def _mark_published(self, tick: Tick, claim: Lease | None) -> None:
         """Mark the claim published, so that no other replica publishes the tick again."""
@@ -195,16 +275,20 @@ class TickQueue:
 
     def _is_too_late(self, tick: Tick) -> bool:
         late = self._clock.wall_us() / 1e6 - tick.slot.timestamp()
-        longest = self._settings.misfire_grace_time
+        longest = tick.grace
         if tick.at:  # queued in time
             longest += CLAIM_S + _AGAIN_S
+        # Not after the next tick of the entry: other replicas' marks end some time after that.
+        longest += min(self.busy_s(), tick.until_next)
         if late <= longest:
             return False
+        level = self._level("missed", tick)
+        if level > logging.DEBUG:
+            self.note_missed(tick)
         logger.log(
-            self._level("missed", tick),
-            "tick missed entry=%s slot=%s late_s=%.1f", tick.entry.name, tick.time, late,
-        )  # fmt: skip
-        _announce(tick, "missed")
+            level, "tick missed entry=%s slot=%s late_s=%.1f", tick.entry.name, tick.time, late
+        )
+        announce(tick, "missed")
         return True
 
     def _postpone(self, tick: Tick, seconds: float) -> Outcome:
@@ -214,6 +298,7 @@ class TickQueue:
     # ---- what pauses all ticks
 
     def _pause(self, why: str, tick: Tick, error: Exception) -> Outcome:
+        self._failed_at = self._clock.now()
         if self._blocked_by != why:
             self._blocked_by = why
             logger.error(
@@ -235,7 +320,7 @@ class TickQueue:
         return self._throttles[kind].occurred(logging.ERROR)
 
 
-def _announce(tick: Tick, outcome: str) -> None:
+def announce(tick: Tick, outcome: str) -> None:
     """Send to signal receivers what became of a tick at this replica."""
     # Without a sender: a sender must be hashable, and entries are not.
     tick_processed.send(sender=None, entry=tick.entry, slot=tick.time, outcome=outcome)

@@ -1,0 +1,135 @@
+"""The entries in force: an entry has missed nothing before it was in force as it is now."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+
+from .slot_schedule import aware, beginning_of, is_clocked
+from .slots import Moment, slots_between
+
+_INSTANT = dt.timedelta(microseconds=1)
+
+
+class InForce:
+    """The entries in force at a replica's last look at the schedule.
+
+    Attributes:
+        looked_at: When that was; None before the first look.
+    """
+
+    def __init__(self) -> None:
+        self.looked_at: Moment | None = None
+        self._schedules: dict[str, object] | None = None
+
+    def changed(self, entries: Mapping[str, Any]) -> list[Any]:
+        """Record `entries` as those in force; return those that were not, as they are now.
+
+        An entry that was absent (disabled, perhaps) or had another schedule is returned. At the
+        first look none is: how long they have been in force is not known.
+        """
+        before = self._schedules
+        self._schedules = {
+            name: (entry.schedule, beginning_of(entry)) for name, entry in entries.items()
+        }
+        if before is None:
+            return []
+        return [
+            entry for name, entry in entries.items() if before.get(name) != self._schedules[name]
+        ]
+
+
+class Listed:
+    """The entries of RedBeat that its schedule listed at the last look: those that were due."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, object] | None = None
+        self._present: dict[str, object] = {}
+
+    def end_look(self) -> None:
+        """End a look at the schedule."""
+        self._last, self._present = self._present, {}
+
+    def is_changed(self, entry: Any, looked_at: Moment) -> bool:
+        """Record `entry` as listed; return whether it was not in force at the last look as it is.
+
+        An entry that should have been due by then, by its own reckoning, and was not listed, or
+        with another schedule, was not. At the first look none is changed: see `InForce.changed`.
+
+        Args:
+            entry: The entry.
+            looked_at: When the last look began.
+        """
+        self._present[entry.name] = entry.schedule
+        if self._last is None or not entry.last_run_at:
+            return False
+        if entry.name in self._last and self._last[entry.name] == entry.schedule:
+            return False
+        left = None
+        with contextlib.suppress(NotImplementedError):  # a user's class
+            left = entry.schedule.remaining_estimate(entry.last_run_at)
+        return left is not None and aware(entry.schedule.now()) + left < looked_at
+
+
+def begin_at(entry: Any, moment: Moment) -> None:
+    """Let `entry` have missed nothing before `moment`, also after a restart and elsewhere.
+
+    Its last run is changed only if slots would be made up for. That of a clocked entry is not:
+    its time may be a little before it was made.
+    """
+    last_run = aware(entry.last_run_at) if entry.last_run_at else None
+    if last_run is None or last_run >= moment or is_clocked(entry):
+        return
+    if not any(slots_between(entry.schedule, last_run, moment, beginning_of(entry))):
+        return
+    entry.last_run_at = moment
+    model: Any = getattr(entry, "model", None)
+    rows = getattr(type(model), "objects", None)
+    if model is not None and rows is not None:
+        model.last_run_at = moment
+        # Another replica's moment may be later.
+        rows.filter(pk=model.pk).exclude(last_run_at__gte=moment).update(last_run_at=moment)
+
+
+def keep_later_run(entry: Any) -> None:
+    """Let `entry` have run last when its row says so, if that is later.
+
+    This replica may have stood still, and another one has begun the entry anew meanwhile.
+    """
+    model: Any = getattr(entry, "model", None)
+    rows = getattr(type(model), "objects", None)
+    if model is None or rows is None or not model.last_run_at:
+        return
+    stored = rows.filter(pk=model.pk).values_list("last_run_at", flat=True).first()
+    if stored and stored > model.last_run_at:
+        model.last_run_at = stored
+
+
+def last_run_of(entry: Any) -> Moment | None:
+    """Return when `entry` ran last, None for never; for a clocked entry, just before its time.
+
+    That of a clocked entry's row is when it was made, which may be a little later than its time.
+    """
+    if is_clocked(entry):
+        return aware(entry.schedule.clocked_time) - _INSTANT
+    return aware(entry.last_run_at) if entry.last_run_at else None
+
+
+def ahead_of(
+    moment: Moment, entries: Mapping[str, Any], seen: Mapping[str, Moment]
+) -> dict[str, Moment]:
+    """Return until when entries were seen, or when they ran last, where that is after `moment`.
+
+    Args:
+        moment: The latest moment that a right clock could have shown by now.
+        entries: The entries by name. The last run of a clocked one doesn't count.
+        seen: The moment up to which slots were seen, by name; else the last run.
+    """
+    until = {
+        name: seen.get(name) or aware(entry.last_run_at)
+        for name, entry in entries.items()
+        if name in seen or (entry.last_run_at and not is_clocked(entry))
+    }
+    return {name: its for name, its in until.items() if its > moment}

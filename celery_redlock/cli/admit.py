@@ -12,7 +12,7 @@ from .target import as_json, target_of
 from .text import document
 
 if TYPE_CHECKING:
-    from celery_redlock.operate.admission import Admission
+    from celery_redlock.operate.node_status import NodeStatus
 
 _CONSEQUENCE = (
     "Consequence: these nodes vote without the wait for the restart guard. If one of them is not "
@@ -31,28 +31,26 @@ def admit(ctx: click.Context, *, yes: bool, as_json: bool) -> None:
     any key of the lock, or if any other has a lock. Exits with 1 then. Valid for clients that name
     the same nodes in the same way, with a redlock_max_ttl that is not larger.
     """
-    from celery_redlock.operate.admission import admission_of
     from celery_redlock.operate.admission import admit as admit_nodes
-    from celery_redlock.operate.node_set import NodeSet
+    from celery_redlock.operate.admission import candidates
 
     target = target_of(ctx)
-    with NodeSet(target.urls, target.patience) as nodes:
-        found = admission_of(target, nodes)
-        is_made = yes and not found.objections
-        errors = admit_nodes(target, nodes, found) if is_made else {}
-    objections = [*found.objections, *(f"{node}: {error}" for node, error in errors.items())]
+    with target.nodes() as nodes:
+        waiting, objections = candidates(target, nodes)
+        is_made = yes and not objections
+        errors = admit_nodes(target, nodes, waiting) if is_made else {}
+    objections += [f"{node}: {error}" for node, error in errors.items()]
     if as_json:
-        waiting = [one.node for one in found.waiting]
-        admitted = [node for node in waiting if is_made and node not in errors]
-        shown = {"waiting": waiting, "admitted": admitted, "objections": objections}
-        click.echo(document(shown))
+        names = [one.node for one in waiting]
+        admitted = [node for node in names if is_made and node not in errors]
+        click.echo(document({"waiting": names, "admitted": admitted, "objections": objections}))
     else:
-        click.echo(_text(found, objections, is_made=is_made))
+        click.echo(_text(waiting, objections, is_made=is_made))
     ctx.exit(1 if objections else 0)
 
 
-def _text(found: Admission, objections: list[str], *, is_made: bool) -> str:
-    lines = [f"{one.node}: votes in {seconds(one.votes_in)}" for one in found.waiting]
+def _text(waiting: list[NodeStatus], objections: list[str], *, is_made: bool) -> str:
+    lines = [f"{one.node}: votes in {seconds(one.votes_in)}" for one in waiting]
     if objections:
         return "\n".join([*lines, "Not admitted:", *objections])
     if not lines:

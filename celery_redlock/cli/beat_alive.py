@@ -18,16 +18,27 @@ from celery.bin.base import CeleryCommand
 )
 @click.pass_context
 def beat_alive(ctx: click.Context, max_age: float) -> None:
-    """Exit with 0 if beat on this host has ticked lately, else with 1."""
+    """Exit with 0 if beat on this host has ticked lately, else with 1.
+
+    Ticks don't count while the broker or the quorum keeps beat from publishing.
+    """
     from celery_redlock.beat import liveness
 
     app: Any = ctx.obj.app
     age = liveness.age(app)
     if age is None:
-        click.echo(f"beat has not ticked on this host: no {liveness.path_of(app)}", err=True)
+        try:
+            why = f"no {liveness.path_of(app)}"
+        except FileNotFoundError as error:  # no folder for temporary files
+            why = str(error)
+        click.echo(f"beat has not ticked on this host: {why}", err=True)
         ctx.exit(1)
     elif age > max_age:
-        click.echo(f"beat last ticked {age:.1f} s ago, more than {max_age:.1f} s", err=True)
+        click.echo(
+            f"beat last ticked {age:.1f} s ago, more than {max_age:.1f} s: it hangs, has ended, or "
+            "can't publish; its log names the reason",
+            err=True,
+        )
         ctx.exit(1)
     else:
         click.echo(f"beat last ticked {age:.1f} s ago")

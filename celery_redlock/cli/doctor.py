@@ -9,7 +9,7 @@ import click
 from celery_redlock.units import count
 
 from .target import as_json, target_of
-from .text import document
+from .text import document, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,9 +39,9 @@ def doctor(
     A lock is written on each node, and deleted at once.
     Exits with 1 if there is an error; with --strict, also if there is a warning.
     """
-    from celery_redlock.operate.doctor import Fleet, Severity, diagnose
+    from celery_redlock.operate.doctor import Severity, diagnose
 
-    found = diagnose(target_of(ctx), Fleet(*fleet) if fleet else None)
+    found = diagnose(target_of(ctx), fleet)
     totals = {one.value: sum(each.severity is one for each in found) for one in Severity}
     if as_json:
         click.echo(document(totals | {"findings": [finding.as_json() for finding in found]}))
@@ -57,10 +57,10 @@ def finding_text(finding: Finding) -> str:
     return "\n".join(
         (
             f"{head} {finding.trap.code}  {finding.trap.title}",
-            f"{_INDENT}where:  {finding.where}",
-            f"{_INDENT}what:   {finding.what}",
+            f"{_INDENT}where:  {visible(finding.where)}",
+            f"{_INDENT}what:   {visible(finding.what)}",
             f"{_INDENT}why:    {finding.trap.why}",
-            f"{_INDENT}mend:   {finding.trap.mend}",
+            f"{_INDENT}fix:    {finding.trap.fix}",
             f"{_INDENT}more:   {finding.trap.anchor}",
         )
     )

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 import time
 from typing import TYPE_CHECKING
 
 import click
 
-from celery_redlock.units import count, seconds
+from celery_redlock.units import count
 
 from .target import as_json, target_of
-from .text import padded, widths_of
+from .text import json_text, padded, visible, widths_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from celery_redlock.operate.locks import Lock
     from celery_redlock.operate.node_set import NodeSet
     from celery_redlock.operate.target import Target
 
 HEADER = ("KIND", "HELD", "EXPIRES IN", "VOTES", "HOLDER", "KEY")
-_KINDS = ("held", "reserved", "pending", "claim", "done")
+_KINDS = ("held", "reserved", "pending", "claim", "missed", "done")
 _SHOWN = ("held", "reserved", "pending")
 _SORTED = 1000
 """Locks that are kept for sorting; more are shown as they are found."""
@@ -43,13 +42,12 @@ def list_(
 ) -> None:
     """List the locks: who holds which, since when, on how many nodes.
 
-    Up to 1000 are sorted, the longest held first. With --json each line is a document.
+    Up to 1000 are sorted, the longest held first, then reservations. With --json each line is a
+    document.
     Exits with 1 if fewer nodes than a quorum answer.
     """
-    from celery_redlock.operate.node_set import NodeSet
-
     target = target_of(ctx)
-    with NodeSet(target.urls, target.patience) as nodes:
+    with target.nodes() as nodes:
         locks = _each(target, nodes, match, kinds or _SHOWN)
         if task is not None:
             locks = (lock for lock in locks if lock.task == task)
@@ -59,7 +57,7 @@ def list_(
             _print_text(locks)
         errors = nodes.errors
     for node, error in errors.items():
-        click.echo(f"{node} is left out: {error}", err=True)
+        click.echo(visible(f"{node} is left out: {error}"), err=True)
     ctx.exit(1 if len(nodes) - len(errors) < target.quorum else 0)
 
 
@@ -67,34 +65,37 @@ def _each(target: Target, nodes: NodeSet, match: str, kinds: tuple[str, ...]) ->
     """Yield the locks of the kinds that are asked for; show a progress bar on a terminal."""
     from celery_redlock.operate.listing import each_done_mark, each_lock
 
+    searches: list[Callable[..., Iterator[Lock]]] = []
+    if {*kinds} != {"done"}:
+        searches.append(each_lock)
+    if "done" in kinds:
+        searches.append(each_done_mark)
+
+    def found(on_scanned: Callable[[int], object] = id) -> Iterator[Lock]:
+        for search in searches:
+            locks = search(nodes, target.key_prefix, match, on_scanned)
+            yield from (lock for lock in locks if lock.kind in kinds)
+
     if not sys.stderr.isatty():
-        yield from _of_kinds(each_lock(nodes, target.key_prefix, match), kinds)
-        if "done" in kinds:
-            yield from each_done_mark(nodes, target.key_prefix, match)
+        yield from found()
         return
     replies = nodes.ask([("DBSIZE",)])
     sizes = [one[0] for one in replies if isinstance(one, list) and isinstance(one[0], int)]
-    passes = (not {*kinds} <= {"done"}) + ("done" in kinds)
-    with click.progressbar(length=passes * sum(sizes), file=sys.stderr, label="scanned") as bar:
-        if passes > 1 or "done" not in kinds:
-            yield from _of_kinds(each_lock(nodes, target.key_prefix, match, bar.update), kinds)
-        if "done" in kinds:
-            yield from each_done_mark(nodes, target.key_prefix, match, bar.update)
-
-
-def _of_kinds(locks: Iterable[Lock], kinds: tuple[str, ...]) -> Iterator[Lock]:
-    return (lock for lock in locks if lock.kind in kinds)
+    length = len(searches) * sum(sizes)
+    with click.progressbar(length=length, file=sys.stderr, label="scanned") as bar:
+        yield from found(bar.update)
 
 
 def _print_json(locks: Iterable[Lock]) -> None:
     now = time.time()
-    encode = json.JSONEncoder(ensure_ascii=False).encode
-    _print_lines(encode(lock.as_json(now)) for lock in locks)
+    _print_lines(json_text(lock.as_json(now)) for lock in locks)
 
 
 def _print_text(locks: Iterable[Lock]) -> None:
+    from celery_redlock.operate.locks import by_age
+
     each = iter(locks)
-    first = sorted(itertools.islice(each, _SORTED), key=lambda lock: (lock.token == 0, lock.token))
+    first = sorted(itertools.islice(each, _SORTED), key=by_age)
     now = time.time()
     table = [HEADER, *(row_of(lock, now) for lock in first)]
     widths = widths_of(table)
@@ -114,13 +115,6 @@ def _print_lines(lines: Iterator[str]) -> int:
 
 def row_of(lock: Lock, now: float) -> tuple[str, ...]:
     """Return the cells of a lock in a table."""
-    votes = f"{lock.votes}/{lock.nodes}"
-    task_id, host = lock.task_id or "-", lock.host
-    return (
-        lock.kind.value,
-        seconds(lock.age(now)),
-        seconds(lock.remaining),
-        votes if lock.has_majority else click.style(votes, fg="red"),
-        f"{task_id}@{host}" if host else task_id,
-        lock.key,
-    )
+    row = lock.row(now)
+    votes = row.votes if lock.has_majority else click.style(row.votes, fg="red")
+    return (*row[:3], votes, visible(row.holder), visible(row.key))

@@ -11,7 +11,7 @@ from celery_redlock.units import count, seconds
 
 from .show import key_in, lock_text
 from .target import as_json, target_of
-from .text import document
+from .text import document, visible
 
 if TYPE_CHECKING:
     from celery_redlock.operate.locks import Lock
@@ -27,7 +27,14 @@ if TYPE_CHECKING:
     "--orphaned",
     is_flag=True,
     help="Release the reservations whose message is gone, for instance after a purge. With an app "
-    "only, whose broker is Redis.",
+    "only, whose broker is Redis or RabbitMQ.",
+)
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    help="With --orphaned: a queue to look at that the app does not declare, and no worker "
+    "consumes; may be repeated.",
 )
 @click.option(
     "--grace",
@@ -46,6 +53,7 @@ def release(
     label: str | None,
     expected: str | None,
     orphaned: bool,
+    queues: tuple[str, ...],
     grace: float,
     yes: bool,
     as_json: bool,
@@ -55,14 +63,14 @@ def release(
     KEY is as in `list`. A lock is released only if its holder is still the one that is shown.
     Exits with 1 if there is nothing to release, or another holder has it by now.
     """
-    from celery_redlock.operate.node_set import NodeSet
-
     target = target_of(ctx)
     if (key is None) is not orphaned:
         raise click.UsageError("Give a KEY, or --orphaned.")
-    with NodeSet(target.urls, target.patience) as nodes:
+    if queues and not orphaned:
+        raise click.UsageError("--queue is an option of --orphaned.")
+    with target.nodes() as nodes:
         if key is None:
-            released = _orphaned(target, nodes, grace, as_json=as_json, yes=yes)
+            released = _orphaned(target, nodes, (grace, queues), as_json=as_json, yes=yes)
         else:
             name = key_in(target, key)
             released = _one(target, nodes, (name, label, expected), as_json=as_json, yes=yes)
@@ -77,23 +85,23 @@ def _one(
     as_json: bool,
     yes: bool,
 ) -> bool:
-    from celery_redlock.operate.removal import removal_of
+    from celery_redlock.operate.removal import operator, removal_of, remove
 
     key, label, expected = wanted
     removal = removal_of(target, nodes, key, label)
     if removal is None:
         what = f"done mark {label!r} of {key!r}" if label else repr(key)
         raise click.ClickException(f"there is nothing to release: no node has {what}")
-    lock, meaning = removal.lock, removal.meaning
+    lock, meaning = removal
     is_other = expected not in (None, lock.id)
-    released = removal.make() if yes and not is_other else False
+    released = yes and not is_other and remove(target, nodes, lock, operator())
     if as_json:
         shown = {"released": released, "consequence": meaning} | lock.as_json(time.time())
         click.echo(document(shown))
         return released or not (yes or is_other)
-    click.echo(f"{key}: {_text(lock)}\nConsequence: {meaning}.\n")
+    click.echo(f"{visible(key)}: {_text(lock)}\nConsequence: {meaning}.\n")
     if is_other:
-        click.echo(f"Not released: its id is not {expected}.")
+        click.echo(f"Not released: its id is not {visible(str(expected))}.")
         return False
     if not yes:
         click.echo(f"Nothing was released. To release it: --yes --expect {lock.id}")
@@ -105,30 +113,38 @@ def _one(
 def _text(lock: Lock) -> str:
     if lock.kind.value == "done":
         left = seconds(lock.remaining)
-        return f"done mark {lock.owner}, for another {left} (id {lock.id})"
+        return f"done mark {visible(lock.owner)}, for another {left} (id {lock.id})"
     return lock_text(lock, time.time())
 
 
-def _orphaned(target: Target, nodes: NodeSet, grace: float, *, as_json: bool, yes: bool) -> bool:
-    from celery_redlock.operate.lock_view import view_of
+def _orphaned(
+    target: Target,
+    nodes: NodeSet,
+    where: tuple[float, tuple[str, ...]],
+    *,
+    as_json: bool,
+    yes: bool,
+) -> bool:
     from celery_redlock.operate.orphans import orphans
-    from celery_redlock.operate.removal import release as release_lock
+    from celery_redlock.operate.removal import operator, remove
 
     if target.app is None:
         raise click.UsageError("--orphaned needs an app: celery -A proj redlock release --orphaned")
-    found = orphans(target, nodes, grace, time.sleep)
-    released = [
-        yes and release_lock(target, nodes, view_of(nodes, target.key_prefix, lock.key), lock)
-        for lock in found
-    ]
+    grace, queues = where
+    locks, unseen = orphans(target, nodes, grace, time.sleep, queues)
+    released = [yes and remove(target, nodes, lock, operator()) for lock in locks]
     if as_json:
         now = time.time()
-        pairs = zip(found, released, strict=True)
+        pairs = zip(locks, released, strict=True)
         click.echo(document([lock.as_json(now) | {"released": done} for lock, done in pairs]))
-        return True
-    for lock, done in zip(found, released, strict=True):
-        click.echo(f"{lock.key}: {lock_text(lock, time.time())}{', released' if done else ''}")
-    click.echo(f"{count(len(found), 'reservation')} without a message.")
-    if found and not yes:
+    else:
+        for lock, done in zip(locks, released, strict=True):
+            click.echo(
+                f"{visible(lock.key)}: {lock_text(lock, time.time())}{', released' if done else ''}"
+            )
+        click.echo(f"{count(len(locks), 'reservation')} without a message.")
+    for messages in unseen:
+        click.echo(f"Not seen: {visible(messages)}.", err=True)
+    if locks and not yes and not as_json:
         click.echo("Nothing was released. To release: --yes")
     return True

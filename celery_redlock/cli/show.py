@@ -11,7 +11,7 @@ import click
 from celery_redlock.units import count, seconds
 
 from .target import as_json, target_of
-from .text import columns, document
+from .text import columns, document, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,23 +59,18 @@ def show(
     KEY is as in `list`. With --task the key is computed as the app does.
     Exits with 1 if fewer nodes than a quorum answer.
     """
-    from celery_redlock.operate.lock_view import next_call, view_of
-    from celery_redlock.operate.locks import task_in
-    from celery_redlock.operate.node_set import NodeSet
-    from celery_redlock.operate.tasks import options_of
+    from celery_redlock.operate.lock_view import look_closely
 
     target = target_of(ctx)
     if (key is None) == (task is None):
         raise click.UsageError("Give a KEY, or --task with its arguments.")
     key = key_in(target, key) if key is not None else _key_of(target, str(task), args, kwargs)
-    with NodeSet(target.urls, target.patience) as nodes:
-        view = view_of(nodes, target.key_prefix, key)
-    options = options_of(target.app, task_in(key))
+    view, then = look_closely(target, key)
     if as_json:
-        click.echo(document(view.as_json(time.time(), options)))
+        click.echo(document(view.as_json(time.time(), then)))
     else:
         click.echo(view_text(view, time.time()))
-        click.echo(f"\nA new call now: {next_call(view, options)}.")
+        click.echo(f"\nA new call now: {visible(then)}.")
     ctx.exit(0 if view.answers >= target.quorum else 1)
 
 
@@ -95,18 +90,12 @@ def _key_of(target: Target, task: str, args: list[Any], kwargs: dict[str, Any]) 
 
 def view_text(view: LockView, now: float) -> str:
     """Return each node's view, and what they come to."""
-    from celery_redlock.redlock.lease import holder_of
-    from celery_redlock.redlock.protocol.replies import Failed
-
     rows = []
-    for name, each in zip(view.names, view.views, strict=True):
-        if isinstance(each, Failed):
-            rows.append((name, click.style(each.error, fg="red"), "-", "-"))
-        else:
-            left = seconds(each.remaining) if each.owner else "-"
-            rows.append((name, holder_of(each.owner) or "-", left, str(each.floor or "-")))
+    for row in view.rows:
+        holder = click.style(visible(row.error), fg="red") if row.error else visible(row.holder)
+        rows.append((row.node, holder, *row[3:]))
     lines = [
-        view.key,
+        visible(view.key),
         "",
         columns(_HEADER, rows),
         "",
@@ -114,7 +103,9 @@ def view_text(view: LockView, now: float) -> str:
         f"pending slot:  {lock_text(view.pending, now)}",
         f"done marks:    {count(len(view.marks), 'mark')}",
     ]
-    marks = [f"  {mark.owner}, for another {seconds(mark.remaining)}" for mark in view.marks]
+    marks = [
+        f"  {visible(mark.owner)}, for another {seconds(mark.remaining)}" for mark in view.marks
+    ]
     return "\n".join([*lines, *marks])
 
 
@@ -122,8 +113,9 @@ def lock_text(lock: Lock | None, now: float) -> str:
     """Return a lock in one line."""
     if lock is None:
         return "free"
-    who = f"{lock.task_id or 'unknown'}@{lock.host}" if lock.host else lock.task_id
-    since = f" for {seconds(lock.age(now))}" if lock.token else ""
+    who = visible(lock.holder("unknown"))
+    age = lock.age(now)
+    since = "" if age is None else f" for {seconds(age)}"
     token = f", token {lock.token}" if lock.token else ""
     return (
         f"{lock.kind.value} by {who}{since}, on {lock.votes} of {lock.nodes} nodes{token} "

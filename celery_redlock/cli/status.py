@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from celery_redlock.units import milliseconds, seconds, size
-
 from .target import as_json, target_of
 from .text import columns, document
 
@@ -31,11 +29,10 @@ def status(ctx: click.Context, *, as_json: bool) -> None:
 
     Exits with 1 if no quorum votes.
     """
-    from celery_redlock.operate.node_set import NodeSet
     from celery_redlock.operate.node_status import read_statuses, votes
 
     target = target_of(ctx)
-    with NodeSet(target.urls, target.patience) as nodes:
+    with target.nodes() as nodes:
         statuses = read_statuses(target, nodes)
     voting = votes(statuses)
     if as_json:
@@ -64,17 +61,6 @@ def status_text(statuses: Sequence[NodeStatus], voting: int, needed: int) -> str
 
 def node_row(status: NodeStatus) -> list[str]:
     """Return the cells of a node in a table."""
-    used, limit = status.number("used_memory"), status.number("maxmemory")
-    clients, most = status.number("connected_clients"), status.number("maxclients")
-    return [
-        status.node,
-        click.style(status.state, fg=_COLOURS.get(status.state, "red")),
-        status.version or "-",
-        status.info.get("role", "-"),
-        seconds(status.number("uptime_in_seconds")),
-        milliseconds(status.latency),
-        milliseconds(status.clock_offset, sign="+"),
-        size(used) + (f" of {size(limit)}" if limit else ""),
-        status.info.get("maxmemory_policy", "-"),
-        "-" if clients is None else f"{clients}" + (f" of {most}" if most else ""),
-    ]
+    row = status.row
+    state = click.style(row.state, fg=_COLOURS.get(row.state, "red"))
+    return list(row._replace(state=state))

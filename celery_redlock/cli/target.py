@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,17 +30,31 @@ def target_of(ctx: click.Context) -> Target:
 
 
 class RedlockGroup(click.Group):
-    """Group whose commands end with a message for an error of this package, not a traceback."""
+    """Group whose commands end with a message where the reader can help, not with a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command.
 
         Raises:
-            ClickException: An error of this package.
+            ClickException: An error of this package, or a full disk.
         """
         from celery_redlock.redlock.errors import RedlockError
 
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # it need not be UTF-8
+                stream.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
         except RedlockError as error:
             raise click.ClickException(str(error)) from error
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            _drop_output()
+            raise click.ClickException(f"the output can't be written: {error.strerror}") from error
+
+
+def _drop_output() -> None:
+    """Have the rest of the output go nowhere: Python tries once more as it ends."""
+    with suppress(OSError), Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 
 import click
@@ -34,6 +35,29 @@ def _width(cell: str) -> int:
     return len(click.unstyle(cell)) if "\x1b" in cell else len(cell)
 
 
+def visible(text: str) -> str:
+    """Return a text of others on one line, without characters that a terminal acts on."""
+    from celery_redlock.redlock.errors import visible as escaped
+
+    return escaped(text)
+
+
 def document(value: object) -> str:
     """Return a value as JSON for people and programs."""
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    return json_text(value, indent=2)
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """Return a value as JSON: in ASCII if a terminal would act on it, or the output isn't UTF-8."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)
+    if text.replace("\n", "").isprintable() and _is_encodable(text):
+        return text
+    return json.dumps(value, indent=indent).replace("\x7f", r"\u007f")
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        return False
+    return True

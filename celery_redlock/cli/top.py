@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 import time
 from contextlib import suppress
@@ -11,12 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from celery_redlock.units import seconds
+
 from .list_ import HEADER as LOCK_HEADER
 from .list_ import row_of
 from .status import HEADER as NODE_HEADER
 from .status import node_row
 from .target import as_json, target_of
-from .text import columns
+from .text import columns, json_text, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
     from celery_redlock.operate.overview import Overview
 
-    Update = tuple[Overview, float | str, float]  # nodes and locks, conflicts per second, time
+    Update = tuple[Overview, float | str]  # nodes and locks, conflicts per second
+
+
+_MOST_MISSED = 3
 
 
 @click.command()
@@ -50,7 +54,7 @@ def top(
     On a terminal it is a live table, which needs rich; elsewhere plain text. With --json each line
     is a document.
     """
-    from celery_redlock.operate.conflict_rate import ConflictRate
+    from celery_redlock.operate.incidents import Incidents
     from celery_redlock.operate.overview import read_overview
 
     target = target_of(ctx)
@@ -60,31 +64,30 @@ def top(
         for number in itertools.count():
             if number:
                 time.sleep(interval)
-            overview = read_overview(target, lines)
-            now = time.time()
-            yield overview, conflicts.read(now), now
+            overview = read_overview(target, lines, now=time.time)
+            yield overview, incidents.conflict_rate(overview.at)
             if number + 1 == count:
                 return
 
-    with suppress(KeyboardInterrupt), ConflictRate(target.app) as conflicts:
+    with suppress(KeyboardInterrupt), Incidents(target.app) as incidents:
         if is_live:
             _show_live(each())
             return
         for update in each():
-            click.echo(json.dumps(update_json(update)) if as_json else update_text(update))
+            click.echo(json_text(update_json(update)) if as_json else update_text(update))
 
 
 def update_json(update: Update) -> dict[str, object]:
     """Return an update as plain JSON values; an unknown rate is null."""
-    overview, conflicts, now = update
+    overview, conflicts = update
     rate = None if isinstance(conflicts, str) else round(conflicts, 3)
-    return overview.as_json(now) | {"conflicts_per_second": rate}
+    return overview.as_json() | {"conflicts_per_second": rate}
 
 
 def update_text(update: Update) -> str:
     """Return an update as plain text."""
-    overview, _, now = update
-    rows = [row_of(lock, now) for lock in overview.oldest]
+    overview, _ = update
+    rows = [row_of(lock, overview.at) for lock in overview.oldest]
     parts = [
         _headline(update),
         columns(NODE_HEADER, [node_row(status) for status in overview.statuses]),
@@ -94,12 +97,19 @@ def update_text(update: Update) -> str:
 
 
 def _headline(update: Update) -> str:
-    overview, conflicts, now = update
+    overview, conflicts = update
     counts = ", ".join(f"{number} {kind}" for kind, number in sorted(overview.counts.items()))
-    clock = time.strftime("%H:%M:%S", time.localtime(now))
+    clock = time.strftime("%H:%M:%S", time.localtime(overview.at))
     votes = f"{overview.votes} of {len(overview.statuses)} vote, {overview.needed} needed"
     rate = conflicts if isinstance(conflicts, str) else f"{conflicts:.1f} per second"
-    return f"{clock}  {votes}; locks: {counts or 'none'}\nconflicts: {rate}"
+    missed = [
+        visible(f"{tick.entry} {tick.slot} ({seconds(overview.at - tick.at)} ago)")
+        for tick in overview.missed[:_MOST_MISSED]
+    ]
+    lines = [f"{clock}  {votes}; locks: {counts or 'none'}", f"conflicts: {rate}"]
+    if missed:
+        lines.append(f"ticks missed in the last day: {', '.join(missed)}")
+    return "\n".join(lines)
 
 
 def _show_live(updates: Iterator[Update]) -> None:
@@ -120,13 +130,13 @@ def rendered(update: Update) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    overview, _, now = update
+    overview, _ = update
     return Group(
         Text(_headline(update)),
         "",
         _table(NODE_HEADER, [node_row(status) for status in overview.statuses]),
         "",
-        _table(LOCK_HEADER, [row_of(lock, now) for lock in overview.oldest]),
+        _table(LOCK_HEADER, [row_of(lock, overview.at) for lock in overview.oldest]),
     )
 
 

@@ -50,10 +50,9 @@ def web(
             f"web needs Flask and waitress ({error}): pip install 'celery-redlock[web]'"
         ) from None
     from celery_redlock.operate.incidents import Incidents
-    from celery_redlock.operate.node_set import NodeSet
 
     target = target_of(ctx)
-    NodeSet(target.urls, target.patience)  # says now if a URL is not valid
+    target.nodes()  # says now if a URL is not valid
     listener = listen(host, port, token)
     incidents = Incidents(target.app) if target.app is not None else None
     cookie = f"redlock_{listener.getsockname()[1]}"

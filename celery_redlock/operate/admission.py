@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from celery_redlock.redlock.clock import Clock, SystemClock
+from celery_redlock.redlock.inspection import State
 from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.transport.direct import DirectConnection, ErrorReply
 
@@ -22,21 +22,10 @@ _is_of_probe = re.compile(rb":\{probe-[0-9a-f]{16}\}:floor$").search
 """A worker's check of the nodes leaves such a floor for a second."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """Nodes that wait for their restart guard, and what speaks against their admission.
-
-    Attributes:
-        waiting: Those nodes.
-        objections: Reasons to refuse the admission of all of them, each with its node.
-    """
-
-    waiting: Sequence[NodeStatus]
-    objections: Sequence[str]
-
-
-def admission_of(target: Target, nodes: NodeSet, clock: Clock | None = None) -> Admission:
-    """Return which nodes could be admitted, and what speaks against it.
+def candidates(
+    target: Target, nodes: NodeSet, clock: Clock | None = None
+) -> tuple[list[NodeStatus], list[str]]:
+    """Return the nodes that wait for their restart guard, and what speaks against their admission.
 
     Every node must answer. A node that waits must have no key of the lock: else it is not new. No
     other node may have a lock: its holder may have counted on a node that forgot it.
@@ -45,17 +34,17 @@ def admission_of(target: Target, nodes: NodeSet, clock: Clock | None = None) -> 
     waits for a few seconds after the start of the youngest node before it looks for locks.
     """
     statuses = read_statuses(target, nodes)
-    waiting = [status for status in statuses if status.state == "guarded"]
+    waiting = _guarded(statuses)
     youngest = min((one.number("uptime_in_seconds") or 0 for one in waiting), default=math.inf)
     pause = max(target.guard_of_admitted, target.patience) - youngest
     if pause > 0:
         (clock or SystemClock()).sleep(pause)
         statuses = read_statuses(target, nodes)
-    waiting = [status for status in statuses if status.state == "guarded"]
+    waiting = _guarded(statuses)
     objections = [
         f"{status.node}: {status.why}"
         for status in statuses
-        if status.state not in ("guarded", "votes")
+        if status.state not in (State.GUARDED, State.VOTES)
     ]
     if waiting and not objections:
         any_key = escaped(f"{target.key_prefix}:{{") + "*"
@@ -68,16 +57,16 @@ def admission_of(target: Target, nodes: NodeSet, clock: Clock | None = None) -> 
             elif found is not None:
                 what = "it is not new, it has" if is_new else "it has the lock"
                 objections.append(f"{status.node}: {what} {found}")
-    return Admission(waiting, objections)
+    return waiting, objections
 
 
-def admit(target: Target, nodes: NodeSet, admission: Admission) -> dict[str, str]:
+def admit(target: Target, nodes: NodeSet, waiting: Sequence[NodeStatus]) -> dict[str, str]:
     """Note on each waiting node that its server is new; return the errors, by node.
 
     A note is valid for this run of the server, as one of these nodes, and for leases no longer than
     the target's. One that restarts meanwhile gets none: its connection ends.
     """
-    run_ids = {status.node: status.info["run_id"] for status in admission.waiting}
+    run_ids = {status.node: status.info["run_id"] for status in waiting}
     errors = {}
     for connection in nodes.connections:
         if connection.name in run_ids:
@@ -88,6 +77,10 @@ def admit(target: Target, nodes: NodeSet, admission: Admission) -> dict[str, str
             elif isinstance(replies[0], ErrorReply):
                 errors[connection.name] = str(replies[0])
     return errors
+
+
+def _guarded(statuses: Sequence[NodeStatus]) -> list[NodeStatus]:
+    return [status for status in statuses if status.state is State.GUARDED]
 
 
 def _first_key(connection: DirectConnection, pattern: str) -> str | Failed | None:

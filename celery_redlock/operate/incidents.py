@@ -6,9 +6,14 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-NOT_CONNECTED_YET = "not connected to the broker yet"
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_NOT_CONNECTED_YET = "not connected to the broker yet"
+_WITHOUT_APP = "unknown without an app, at whose broker workers announce them"
+_NOT_YET = "not measured yet"
 _MOST = 200
 _AGAIN_S = 5.0
 _LONGEST = 1000
@@ -47,10 +52,10 @@ class Incident:
 
 
 class Incidents:
-    """The latest incidents, received in a thread.
+    """The latest incidents, received in a thread: from `start` on, or inside of a ``with`` block.
 
     Args:
-        app: The app whose events to receive.
+        app: The app whose events to receive; None: there are none.
 
     Attributes:
         problem: Reason why no events are received; None: they are.
@@ -63,8 +68,22 @@ class Incidents:
         self._stopped = threading.Event()
         self._receiver: Any = None
         self._thread = threading.Thread(target=self._listen, name="incidents", daemon=True)
-        self.problem: str | None = NOT_CONNECTED_YET
+        self._last: tuple[float, int] | None = None
+        self.problem: str | None = _NOT_CONNECTED_YET
         self.conflicts = 0
+
+    def __enter__(self) -> Self:
+        if self._app is not None:
+            self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop to receive events, within about a second."""
+        self._stopped.set()
+        if self._receiver is not None:
+            self._receiver.should_stop = True
+        if self._thread.ident is not None:
+            self._thread.join()
 
     @property
     def latest(self) -> list[Incident]:
@@ -75,12 +94,21 @@ class Incidents:
         """Start to receive events."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """Stop it, within about a second."""
-        self._stopped.set()
-        if self._receiver is not None:
-            self._receiver.should_stop = True
-        self._thread.join()
+    def conflict_rate(self, now: float) -> float | str:
+        """Return the conflicts per second since the last call, or the reason why it is unknown.
+
+        Args:
+            now: Time, seconds.
+        """
+        if self._app is None:
+            return _WITHOUT_APP
+        if (problem := self.problem) is not None:
+            self._last = None
+            return _NOT_YET if problem == _NOT_CONNECTED_YET else f"unknown: {problem}"
+        before, self._last = self._last, (now, self.conflicts)
+        if before is None or now <= before[0]:
+            return _NOT_YET
+        return (self._last[1] - before[1]) / (now - before[0])
 
     def note(self, event: Mapping[str, Any]) -> None:
         """Note an event, which anybody at the broker may have sent."""

@@ -13,7 +13,7 @@ from celery_redlock.redlock.transport.direct import DirectConnection, ErrorReply
 
 from .locks import Kind, Lock, escaped, lock_in, quorums_remaining
 from .node_set import Command, NodeSet, Replies
-from .views import Column, column_in, viewing
+from .views import Column, column_in, reads_in_part, viewing
 
 BATCH = 500
 """Most keys that a node examines for one command: some tenths of a millisecond."""
@@ -62,7 +62,7 @@ def each_done_mark(
     """Yield the done marks of matching keys; the arguments are those of `each_lock`."""
     start, between = f"{prefix}:{{", "}:done:"
     pattern = f"{escaped(start)}{match}{between}*"
-    for names in _Scan(nodes, pattern, on_scanned, _REMEMBERED).each_batch():
+    for names in iter(_Scan(nodes, pattern, on_scanned, _REMEMBERED).next_names, []):
         replies = nodes.ask([("PTTL", name) for name in names])
         for at, name in enumerate(names):
             left = [cast(int, one[at]) for one in replies if isinstance(one, list)]
@@ -87,21 +87,17 @@ class _Scan:
         self._seen: set[bytes] = set()
         self._unknown: list[list[bytes]] = [[] for _ in range(len(nodes))]
         self._found: list[bytes] = []
-
-    def each_batch(self) -> Iterator[list[bytes]]:
-        """Yield the names, up to `BATCH` at a time."""
-        while names := self._next_names():
-            yield names
+        self._in_part = reads_in_part(nodes, pattern.encode())
 
     def each_viewed(self) -> Iterator[tuple[list[bytes], list[Column]]]:
         """Yield the names with the views of each node that answers.
 
         The nodes work on the next ones, and on the next SCAN, while the caller works on these.
         """
-        names = self._next_names()
+        names = self.next_names()
         ready: tuple[list[bytes], list[Column]] | None = None
         while names:
-            commands = viewing(names)
+            commands = viewing(names, in_part=self._in_part)
             scanned = self._send(commands)
             try:
                 if ready:
@@ -111,12 +107,12 @@ class _Scan:
                 replies = self._receive(len(commands), scanned)
             columns = [one for one in map(column_in, replies) if not isinstance(one, Failed)]
             ready = (names, columns) if columns else None
-            names = self._next_names()
+            names = self.next_names()
         if ready:
             yield ready
 
-    def _next_names(self) -> list[bytes]:
-        """Return names that were found, after a SCAN if there are none; [] at the end."""
+    def next_names(self) -> list[bytes]:
+        """Return up to `BATCH` names, after a SCAN if there are none; [] at the end."""
         self._ask_for_unknown()
         while not self._found and any(cursor is not None for cursor in self._cursors):
             self._receive(0, self._send([]))
@@ -179,7 +175,8 @@ def _not_on(earlier: DirectConnection, names: list[bytes]) -> list[bytes]:
     counted = earlier.ask([("EXISTS", *names)])
     if isinstance(counted, list) and counted[0] == len(names):
         return []
-    values = earlier.ask([("MGET", *names)])
-    if isinstance(values, Failed) or not isinstance(values[0], list):
+    # Not by their values, of which one may be too long for a reply.
+    each = earlier.ask([("EXISTS", name) for name in names])
+    if isinstance(each, Failed):
         return names
-    return [name for name, value in zip(names, values[0], strict=True) if value is None]
+    return [name for name, there in zip(names, each, strict=True) if there != 1]

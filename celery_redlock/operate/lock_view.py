@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from celery_redlock.config.options import LockOptions, OnConflict
 from celery_redlock.messages.reservation import is_pending_slot_key, pending_slot_key
+from celery_redlock.redlock.inspection import Judgement, State
 from celery_redlock.redlock.lease import holder_of
-from celery_redlock.redlock.protocol.quorum import majority
-from celery_redlock.redlock.protocol.replies import Failed
+from celery_redlock.redlock.protocol.quorum import Verdict, grant_verdict, majority
+from celery_redlock.redlock.protocol.replies import Busy, Failed, Granted, GrantReply
+from celery_redlock.units import seconds
 
 from .listing import each_done_mark
-from .locks import Kind, Lock, View, escaped, lock_of
+from .locks import Kind, Lock, escaped, lock_of, task_in
 from .node_set import NodeSet
+from .target import Target
+from .tasks import options_of
 from .views import look
 
 _AT_EXECUTION = {
@@ -24,6 +29,16 @@ _AT_EXECUTION = {
     OnConflict.WAIT: "it waits in the worker for the holder to end, for lock_wait at most",
     OnConflict.COALESCE: "it takes the pending slot, and runs when the holder has ended",
 }
+
+
+class NodeRow(NamedTuple):
+    """A node's view of a lock as text, or the reason why it has none."""
+
+    node: str
+    error: str
+    holder: str = "-"
+    expires_in: str = "-"
+    floor: str = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +55,8 @@ class LockView:
 
     key: str
     names: Sequence[str]
-    views: Sequence[View | Failed]
-    pending_views: Sequence[View | Failed] = ()
+    views: Sequence[Busy | Failed]
+    pending_views: Sequence[Busy | Failed] = ()
     marks: Sequence[Lock] = ()
 
     @property
@@ -58,15 +73,20 @@ class LockView:
     @property
     def answers(self) -> int:
         """Number of nodes that answered."""
-        return sum(isinstance(view, View) for view in self.views)
+        return sum(isinstance(view, Busy) for view in self.views)
 
     @property
-    def floor(self) -> int:
-        """Highest floor of any node; 0: none has one."""
-        return max((view.floor for view in self.views if isinstance(view, View)), default=0)
+    def rows(self) -> Iterator[NodeRow]:
+        """Each node's view as text."""
+        for name, view in zip(self.names, self.views, strict=True):
+            if isinstance(view, Failed):
+                yield NodeRow(name, view.error)
+            else:
+                left = seconds(view.remaining_ms / 1000) if view.holder else "-"
+                yield NodeRow(name, "", holder_of(view.holder) or "-", left, str(view.floor or "-"))
 
-    def as_json(self, now: float, options: LockOptions | None) -> dict[str, object]:
-        """Return the view as plain JSON values; times are in seconds."""
+    def as_json(self, now: float, then: str) -> dict[str, object]:
+        """Return the view as plain JSON values; times are in seconds. `then`: see `next_call`."""
         return {
             "key": self.key,
             "nodes": [
@@ -74,8 +94,8 @@ class LockView:
                 if isinstance(view, Failed)
                 else {
                     "node": name,
-                    "holder": holder_of(view.owner) or None,
-                    "remaining": round(view.remaining, 3),
+                    "holder": holder_of(view.holder) or None,
+                    "remaining": view.remaining_ms / 1000,
                     "floor": view.floor or None,
                 }
                 for name, view in zip(self.names, self.views, strict=True)
@@ -83,8 +103,19 @@ class LockView:
             "lock": self.lock and self.lock.as_json(now),
             "pending": self.pending and self.pending.as_json(now),
             "done": [mark.as_json(now) | {"label": mark.owner} for mark in self.marks],
-            "next_call": next_call(self, options),
+            "next_call": then,
         }
+
+
+def look_closely(target: Target, key: str) -> tuple[LockView, str]:
+    """Return the view of one lock, and what a new call of its task would get now.
+
+    Raises:
+        ConfigurationError: The number of nodes is even, or one is named twice.
+    """
+    with target.nodes() as nodes:
+        view = view_of(nodes, target.key_prefix, key)
+    return view, next_call(view, options_of(target.app, task_in(key)), target.judge())
 
 
 def view_of(nodes: NodeSet, prefix: str, key: str) -> LockView:
@@ -95,42 +126,60 @@ def view_of(nodes: NodeSet, prefix: str, key: str) -> LockView:
     return LockView(key, nodes.names, views, pending, marks)
 
 
-def next_call(view: LockView, options: LockOptions | None) -> str:
+def next_call(view: LockView, options: LockOptions | None, judged: Sequence[Judgement]) -> str:
     """Return what a new call of the task would get now, and why.
 
     Args:
         view: The lock.
         options: Options of the task; None: they are not known.
+        judged: Judgement of each node.
     """
-    quorum = majority(len(view.views))
-    if view.answers < quorum:
-        policy = f": {options.on_unavailable.value}" if options else ""
-        return (
-            f"no quorum: {view.answers} of {len(view.views)} nodes answered, {quorum} are needed; "
-            f"lock_on_unavailable decides{policy}"
-        )
     if options and options.lifetime.reserves_at_publish:
         by_slot = options.lifetime.reserves_pending_slot
-        if is_taken(view.pending_views if by_slot else view.views):
+        if is_taken(view.pending_views if by_slot else view.views, judged):
             return _at_publish(view.pending if by_slot else view.lock, options)
-    if not is_taken(view.views):
+    verdict = verdict_on(view.views, judged)
+    if verdict is Verdict.WON:
         return "it acquires the lock: a quorum of the nodes is free"
-    if view.lock is None or not view.lock.has_majority:
+    if verdict is Verdict.UNAVAILABLE:
+        return _no_quorum(options, judged)
+    if verdict is Verdict.CONTENDED or view.lock is None:
         return "the nodes are split between attempts: it tries again until one has a majority"
     who = f"{view.lock.task_id or 'another holder'} holds the lock"
     if options is None:
         return f"{who}: it does not run; lock_on_conflict decides what becomes of it"
-    if options.on_conflict is OnConflict.COALESCE and is_taken(view.pending_views):
+    if options.on_conflict is OnConflict.COALESCE and is_taken(view.pending_views, judged):
         waiting = view.pending.task_id if view.pending else None
         return f"{who}, and {waiting} has the pending slot: it ends as REVOKED, with DuplicateTask"
     policy = f'lock_on_conflict="{options.on_conflict.value}"'
     return f"{who}: {_AT_EXECUTION[options.on_conflict]} ({policy})"
 
 
-def is_taken(views: Sequence[View | Failed]) -> bool:
-    """Return whether no quorum of the nodes is free."""
-    free = sum(isinstance(view, View) and not view.owner for view in views)
-    return free < majority(len(views)) if views else False
+def is_taken(views: Sequence[Busy | Failed], judged: Sequence[Judgement]) -> bool:
+    """Return whether others hold so many of the nodes that a new call is refused."""
+    return bool(views) and verdict_on(views, judged) in (Verdict.HELD, Verdict.CONTENDED)
+
+
+def verdict_on(views: Sequence[Busy | Failed], judged: Sequence[Judgement]) -> Verdict:
+    """Return the verdict on an attempt to acquire a lock now, of which the nodes have `views`."""
+    return grant_verdict(list(map(_grant_reply, views, judged)))
+
+
+def _grant_reply(view: Busy | Failed, node: Judgement) -> GrantReply:
+    # A node that refuses to write still names the holder.
+    if isinstance(view, Failed) or (view.holder and node.state in (State.VOTES, State.REFUSES)):
+        return view
+    return Failed(node.why) if node.why is not None else Granted(view.floor)
+
+
+def _no_quorum(options: LockOptions | None, judged: Sequence[Judgement]) -> str:
+    policy = f": {options.on_unavailable.value}" if options else ""
+    errors = "; ".join(f"{one.node}: {one.why}" for one in judged if one.why is not None)
+    voting = sum(one.state is State.VOTES for one in judged)
+    return (
+        f"no quorum: {voting} of {len(judged)} nodes vote, {majority(len(judged))} are needed "
+        f"({errors}); lock_on_unavailable decides{policy}"
+    )
 
 
 def _at_publish(reserved: Lock | None, options: LockOptions) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,12 +11,17 @@ from enum import Enum
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from celery_redlock.beat.ticks import MISSED
 from celery_redlock.messages.reservation import is_pending_slot_key
-from celery_redlock.redlock.lease import host_of, is_reservation, task_of
+from celery_redlock.redlock.lease import host_of, is_reservation, owner_id, reserved_since, task_of
 from celery_redlock.redlock.protocol.quorum import majority
-from celery_redlock.redlock.protocol.replies import Failed
+from celery_redlock.redlock.protocol.replies import Busy, Failed
 from celery_redlock.redlock.protocol.scripts import HIGHEST_TOKEN
+from celery_redlock.units import seconds
 
+LONGEST_OWNER = 1024
+"""Bytes of the longest owner, and offset of the last byte that is read of a value."""
+_SHOWN = 100
 _CLAIM = "%beat:"
 _SPECIAL = re.compile(r"([*?\[\]^\\])")
 
@@ -28,21 +33,19 @@ class Kind(str, Enum):
     RESERVED = "reserved"
     PENDING = "pending"
     CLAIM = "claim"
+    MISSED = "missed"
     DONE = "done"
 
 
-class View(NamedTuple):
-    """One node's view of a lock.
+class LockRow(NamedTuple):
+    """A lock as text, for tables."""
 
-    Attributes:
-        owner: Owner; '': the lock is free there.
-        remaining: Time until it expires there, seconds.
-        floor: Floor; 0: none.
-    """
-
-    owner: str
-    remaining: float
-    floor: int
+    kind: str
+    held: str
+    expires_in: str
+    votes: str
+    holder: str
+    key: str
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that triples the time to make one
@@ -90,16 +93,36 @@ class Lock:
     @property
     def id(self) -> str:
         """Short digest of the owner: safe to show, while the owner is enough to release a lock."""
-        return hashlib.sha256(self.owner.encode("utf-8", "replace")).hexdigest()[:12]
+        return owner_id(self.owner)
+
+    @property
+    def began(self) -> float | None:
+        """Time at which it was acquired, as its token or, for a reservation, its owner tells.
+
+        Seconds since the epoch. None: neither tells.
+        """
+        return self.token / 1e6 if self.token else reserved_since(self.owner)
 
     @property
     def since(self) -> datetime | None:
-        """Time at which it was acquired, as its token tells; None without a token."""
-        return datetime.fromtimestamp(self.token / 1e6, timezone.utc) if self.token else None
+        """The same as a date."""
+        return None if self.began is None else datetime.fromtimestamp(self.began, timezone.utc)
 
     def age(self, now: float) -> float | None:
         """Return how long it has been held at `now`, both in seconds; None if that is unknown."""
-        return max(0.0, now - self.token / 1e6) if self.token else None
+        return None if self.began is None else max(0.0, now - self.began)
+
+    def holder(self, unknown: str = "-") -> str:
+        """Return the holder, ``<task id>@<host>``, as far as the owner names it."""
+        task_id = self.task_id or unknown
+        return f"{task_id}@{self.host}" if self.host else task_id
+
+    def row(self, now: float) -> LockRow:
+        """Return the lock as text."""
+        return LockRow(
+            self.kind.value, seconds(self.age(now)), seconds(self.remaining),
+            f"{self.votes}/{self.nodes}", self.holder(), self.key,
+        )  # fmt: skip
 
     def as_json(self, now: float) -> dict[str, object]:
         """Return the lock as plain JSON values; times are in seconds."""
@@ -120,17 +143,22 @@ class Lock:
         }
 
 
-def lock_of(key: str, views: Sequence[View | Failed]) -> Lock | None:
+def by_age(lock: Lock) -> tuple[bool, float]:
+    """Return a key for sorting: leases before reservations, the longest held first of each."""
+    return not lock.token, math.inf if lock.began is None else lock.began
+
+
+def lock_of(key: str, views: Sequence[Busy | Failed]) -> Lock | None:
     """Return the lock under a key by the nodes' views of it; None: it is free on all of them.
 
-    Of several owners the one with the most nodes counts.
+    Of several owners the one with the most nodes counts. A view has '' as holder if it is free.
     """
-    seen = [view for view in views if isinstance(view, View)]
+    seen = [view for view in views if isinstance(view, Busy)]
     return lock_in(
         key,
-        [view.owner.encode() or None for view in seen],
+        [view.holder.encode() or None for view in seen],
         [str(view.floor).encode() for view in seen],
-        [round(view.remaining * 1000) for view in seen],
+        [view.remaining_ms for view in seen],
         len(views),
     )
 
@@ -161,7 +189,7 @@ def lock_in(
         votes = held.count(raw)
         floors = [floor for floor, one in zip(floors, owners, strict=True) if one == raw]
         pttls = [pttl for pttl, one in zip(pttls, owners, strict=True) if one == raw]
-    owner = raw.decode(errors="replace")
+    owner = owner_in(raw)
     is_reserved = is_reservation(owner)
     if is_reserved:
         token = 0
@@ -171,6 +199,14 @@ def lock_in(
         token = max(map(token_in, floors))
     kind = _kind(key, is_reserved=is_reserved)
     return Lock(key, kind, owner, votes, nodes, quorums_remaining(pttls, nodes), token)
+
+
+def owner_in(raw: bytes) -> str:
+    """Return the owner in a value; what is too long for one is shown as such, in part."""
+    owner = raw.decode(errors="replace")
+    if len(raw) <= LONGEST_OWNER:
+        return owner
+    return f"{owner[:_SHOWN]}… (more than {LONGEST_OWNER} bytes: no owner)"
 
 
 def task_in(key: str) -> str:
@@ -200,7 +236,7 @@ def quorums_remaining(pttls: Sequence[int], nodes: int) -> float:
 
 def _kind(key: str, *, is_reserved: bool) -> Kind:
     if key.startswith(_CLAIM):
-        return Kind.CLAIM
+        return Kind.MISSED if key.endswith(MISSED) else Kind.CLAIM
     if is_pending_slot_key(key):
         return Kind.PENDING
     return Kind.RESERVED if is_reserved else Kind.HELD

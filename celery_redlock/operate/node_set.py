@@ -56,10 +56,15 @@ class NodeSet:
         """Reasons of the nodes that can't be asked, by address."""
         return {one.name: one.error for one in self.connections if one.error is not None}
 
-    def on_each(self, question: Callable[[DirectConnection], T]) -> list[T]:
-        """Return what `question` returns for each node; all are asked at the same time."""
+    def on_each(self, question: Callable[..., T], *more: Sequence[object]) -> list[T]:
+        """Return what `question` returns for each node; all are asked at the same time.
+
+        Args:
+            question: Called with the connection to the node.
+            more: More arguments of it, one for each node.
+        """
         with ThreadPoolExecutor(len(self.connections)) as threads:
-            return list(threads.map(question, self.connections))
+            return list(threads.map(question, self.connections, *more))
 
     def ask(self, commands: Sequence[Command]) -> list[Replies]:
         """Send the same commands to all nodes; return the replies of each."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import heapq
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .listing import each_lock
-from .locks import Kind, Lock
-from .node_set import NodeSet
+from .locks import Kind, Lock, by_age
 from .node_status import NodeStatus, read_statuses, votes
 from .target import Target
-from .timeline import Tick, tick_of
+from .timeline import Tick, certain, tick_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,11 @@ class Overview:
         counts: Number of locks of each kind.
         oldest: Of the locks that were asked for those that have been held longest.
         found: Number of locks that were asked for.
-        ticks: Ticks that a replica of beat has claimed, as long as the nodes keep the claims.
+        ticks: Ticks that a replica of beat has claimed, or noted as missed, as long as the nodes
+            keep that, or `Snapshots` does.
+        missed: Ticks that were missed in the last day, the latest first.
+        at: When it was read, seconds since the epoch.
+        searched: Number of locks, those held longest, among which filters search; None: all.
     """
 
     statuses: Sequence[NodeStatus]
@@ -34,25 +38,34 @@ class Overview:
     oldest: Sequence[Lock]
     found: int
     ticks: Sequence[Tick]
+    missed: Sequence[Tick]
+    at: float
+    searched: int | None = None
 
     @property
     def votes(self) -> int:
         """Number of nodes that vote."""
         return votes(self.statuses)
 
-    def as_json(self, now: float) -> dict[str, object]:
+    def as_json(self) -> dict[str, object]:
         """Return the overview as plain JSON values; times are in seconds."""
         return {
-            "at": round(now, 3),
+            "at": round(self.at, 3),
             "votes": self.votes,
             "needed": self.needed,
             "nodes": [status.as_json() for status in self.statuses],
             "counts": dict(self.counts),
-            "oldest": [lock.as_json(now) for lock in self.oldest],
+            "missed_ticks": [tick.as_json() for tick in self.missed],
+            "oldest": [lock.as_json(self.at) for lock in self.oldest],
         }
 
 
-def read_overview(target: Target, most: int, is_wanted: Callable[[Lock], object] = id) -> Overview:
+def read_overview(
+    target: Target,
+    most: int,
+    is_wanted: Callable[[Lock], object] = id,
+    now: Callable[[], float] = time.time,
+) -> Overview:
     """Return an overview with at most `most` of the locks that are wanted; by default all are."""
     counts: Counter[str] = Counter()
     ticks: list[Tick] = []
@@ -62,14 +75,16 @@ def read_overview(target: Target, most: int, is_wanted: Callable[[Lock], object]
         nonlocal found
         for lock in each_lock(nodes, target.key_prefix):
             counts[lock.kind.value] += 1
-            if lock.kind is Kind.CLAIM and (tick := tick_of(lock)):
+            if lock.kind in (Kind.CLAIM, Kind.MISSED) and (tick := tick_of(lock)):
                 ticks.append(tick)
             if is_wanted(lock):
                 found += 1
                 yield lock
 
     # New connections each time: a node that failed may be back.
-    with NodeSet(target.urls, target.patience) as nodes:
+    with target.nodes() as nodes:
         statuses = read_statuses(target, nodes)
-        oldest = heapq.nsmallest(most, wanted(), key=lambda lock: (lock.token == 0, lock.token))
-    return Overview(statuses, target.quorum, counts, oldest, found, ticks)
+        oldest = heapq.nsmallest(most, wanted(), key=by_age)
+    ticks = certain(ticks)
+    missed = sorted((tick for tick in ticks if tick.state == "missed"), key=lambda tick: -tick.at)
+    return Overview(statuses, target.quorum, counts, oldest, found, ticks, missed, now())

@@ -2,65 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import getpass
+import os
+import socket
 
 from celery_redlock.config.options import LockOptions, OnLost
 from celery_redlock.redlock.errors import QuorumUnavailable
-from celery_redlock.redlock.lease import Lease, is_reservation
+from celery_redlock.redlock.lease import is_period
 from celery_redlock.redlock.protocol.quorum import majority
 from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.protocol.scripts import done_key
 
-from .lock_view import LockView, view_of
-from .locks import Kind, Lock, lock_of, task_in
+from .lock_view import view_of
+from .locks import Kind, Lock, task_in
 from .node_set import NodeSet
 from .target import Target
 from .tasks import options_of
-from .views import look
-
-_WITHIN_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """Removal of a lock or a done mark, before it is made.
-
-    Attributes:
-        target: The nodes, and the app.
-        nodes: Connections to them.
-        view: Everything under the key.
-        lock: The lock or done mark.
-        meaning: What the holder, and the next call, will notice.
-    """
-
-    target: Target
-    nodes: NodeSet
-    view: LockView
-    lock: Lock
-    meaning: str
-
-    def make(self) -> bool:
-        """Release the lock, or delete the done mark, if it is still the one that was shown.
-
-        Returns:
-            Whether it is released; False: another owner has it by now, or nobody.
-
-        Raises:
-            QuorumUnavailable: No quorum confirmed.
-        """
-        if self.lock.kind is Kind.DONE:
-            return delete_mark(self.target, self.nodes, self.lock)
-        return release(self.target, self.nodes, self.view, self.lock)
-
-
-def removal_of(target: Target, nodes: NodeSet, key: str, label: str | None) -> Removal | None:
-    """Return the removal of the lock under a key; None: there is nothing to release.
+def removal_of(
+    target: Target, nodes: NodeSet, key: str, label: str | None
+) -> tuple[Lock, str] | None:
+    """Return the lock under a key, and what the holder and the next call notice of its release.
 
     Args:
         target: The nodes, and the app.
         nodes: Connections to them.
         key: Key of the lock.
         label: Done mark of the key that is meant; None: the lock is.
+
+    Returns:
+        None: There is nothing to release.
     """
     view = view_of(nodes, target.key_prefix, key)
     lock = view.lock
@@ -68,8 +40,7 @@ def removal_of(target: Target, nodes: NodeSet, key: str, label: str | None) -> R
         lock = next((mark for mark in view.marks if mark.owner == label), None)
     if lock is None:
         return None
-    meaning = consequence(lock, options_of(target.app, task_in(key)))
-    return Removal(target, nodes, view, lock, meaning)
+    return lock, consequence(lock, options_of(target.app, task_in(key)))
 
 
 def consequence(lock: Lock, options: LockOptions | None) -> str:
@@ -84,6 +55,8 @@ def consequence(lock: Lock, options: LockOptions | None) -> str:
             return "a copy of that message, if one is delivered again, runs the task once more"
         case Kind.CLAIM:
             return "a replica of beat that looks back so far publishes the tick again"
+        case Kind.MISSED:
+            return "the tick is not shown as missed any more"
         case Kind.PENDING:
             return (
                 "the waiting message still comes back and runs; until then, further messages are "
@@ -94,7 +67,7 @@ def consequence(lock: Lock, options: LockOptions | None) -> str:
                 "the message stays in the queue, and runs; but a second call can be published "
                 "beside it"
             )
-    if options and options.lifetime.is_throttle:
+    if is_period(lock.owner):
         return "nothing runs under it: it is the period of a throttle, and the next call may run"
     then = "LeaseLost is raised in it" if _aborts(options) else "its lease is lost, and it goes on"
     return (
@@ -108,45 +81,46 @@ def _aborts(options: LockOptions | None) -> bool:
     return options is None or options.on_lost is OnLost.ABORT
 
 
-def release(target: Target, nodes: NodeSet, view: LockView, lock: Lock) -> bool:
-    """Release a lock if its owner is still that of `lock`.
+def operator() -> str:
+    """Return the name of the user of this process, ``<user>@<hostname>``."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # the user has no name here
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
 
-    The floor is raised above the token, so that no renewal revives the lock.
+
+def remove(target: Target, nodes: NodeSet, lock: Lock, author: str) -> bool:
+    """Release a lock, or delete a done mark, if its owner is still that of `lock`.
+
+    Args:
+        target: The nodes.
+        nodes: Connections to them.
+        lock: The lock or done mark.
+        author: Who releases it, for the holder to tell.
 
     Returns:
         Whether it is released; False: another owner has it by now, or nobody.
 
     Raises:
-        QuorumUnavailable: No quorum confirmed.
+        QuorumUnavailable: Fewer nodes than a quorum answered, or confirmed.
     """
-    before = lock_of(lock.key, look(nodes, target.key_prefix, lock.key))
-    if before is None or before.owner != lock.owner:
-        return False
-    redlock = target.new_redlock()
-    try:
-        if is_reservation(lock.owner):
-            return redlock.release_owner(lock.key, lock.owner)
-        clock = redlock.clock
-        token = max(lock.token, view.floor)
-        redlock.release(Lease(lock.key, lock.owner, token, 1000, clock.now() + _WITHIN_S, clock))
-        return True
-    finally:
-        redlock.close()
+    if lock.kind is Kind.DONE:
+        return _delete_mark(target, nodes, lock)
+    # A person waits, and the machine may be far from the nodes.
+    with target.redlock(target.patience) as redlock:
+        return redlock.drop_owner(lock.key, lock.owner, author)
 
 
-def delete_mark(target: Target, nodes: NodeSet, mark: Lock) -> bool:
-    """Delete a done mark; return whether any node had it.
-
-    Raises:
-        QuorumUnavailable: Fewer nodes than a quorum answered.
-    """
+def _delete_mark(target: Target, nodes: NodeSet, mark: Lock) -> bool:
+    """Delete a done mark; return whether any node had it."""
     replies = nodes.ask([("DEL", done_key(target.key_prefix, mark.key, mark.owner))])
-    deleted = [one[0] for one in replies if isinstance(one, list) and isinstance(one[0], int)]
+    said = {
+        name: one.error if isinstance(one, Failed) else one[0]
+        for name, one in zip(nodes.names, replies, strict=True)
+    }
+    deleted = [one for one in said.values() if isinstance(one, int)]
     if len(deleted) < majority(len(nodes)):
-        errors = {
-            name: one.error if isinstance(one, Failed) else str(one[0])
-            for name, one in zip(nodes.names, replies, strict=True)
-            if isinstance(one, Failed) or not isinstance(one[0], int)
-        }
+        errors = {name: str(one) for name, one in said.items() if not isinstance(one, int)}
         raise QuorumUnavailable(mark.key, errors, len(nodes), "release")
     return any(deleted)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +14,14 @@ from celery_redlock.redlock.defaults import (
     NODE_TIMEOUT_S,
 )
 from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.redlock.events import log_event_of_leases
+from celery_redlock.redlock.inspection import Judgement
 from celery_redlock.redlock.protocol.quorum import guard_s, majority
 from celery_redlock.redlock.protocol.run_notes import Admission
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.redlock.validation import address_of
+
+from .node_set import NodeSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +71,44 @@ class Target:
         """Longest wait for a node, seconds: as long as the lock waits for a connection."""
         return max(1.0, 4 * self.node_timeout)
 
-    def new_redlock(self) -> TaskLock:
-        """Return a lock on the nodes; close it.
+    def nodes(self) -> NodeSet:
+        """Return connections to the nodes, opened and closed by ``with``.
+
+        Raises:
+            ConfigurationError: A URL is not valid.
+        """
+        return NodeSet(self.urls, self.patience)
+
+    def judge(self) -> list[Judgement]:
+        """Return the judgement of each node by a lock with these settings, as a worker's is.
+
+        Raises:
+            ConfigurationError: Their number is even, or a node is named twice.
+        """
+        with self.redlock(self.node_timeout) as redlock:
+            # Its events are the judgement's, and the caller tells of that.
+            redlock.log = log_event_of_leases
+            return redlock.judge()
+
+    @contextmanager
+    def redlock(self, node_timeout: float) -> Iterator[TaskLock]:
+        """Return a lock on the nodes, closed at the end of the block.
 
         Raises:
             ConfigurationError: The nodes can't be used.
         """
-        return TaskLock(
+        redlock = TaskLock(
             self.urls,
-            # A person waits, and the machine may be far from the nodes.
-            node_timeout=self.patience,
+            node_timeout=node_timeout,
             max_ttl=self.max_ttl,
             max_clock_skew=self.max_clock_skew,
             restart_guard=self.restart_guard,
             key_prefix=self.key_prefix,
         )
+        try:
+            yield redlock
+        finally:
+            redlock.close()
 
 
 def target_of_app(app: Any) -> Target:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery_redlock.config.options import LockOptions
@@ -12,12 +12,10 @@ from celery_redlock.suggestion import closest
 from celery_redlock.task import SingletonTask
 
 
-def singleton_tasks(app: Any) -> Iterator[SingletonTask]:
-    """Yield the singleton tasks of an app, after it has loaded its modules."""
+def singleton_tasks(app: Any) -> dict[str, SingletonTask]:
+    """Return the singleton tasks of an app by name, after it has loaded its modules."""
     app.loader.import_default_modules()
-    for name in sorted(app.tasks):
-        if isinstance(app.tasks[name], SingletonTask):
-            yield app.tasks[name]
+    return {name: one for name, one in sorted(app.tasks.items()) if isinstance(one, SingletonTask)}
 
 
 def key_of_call(app: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
@@ -32,7 +30,7 @@ def key_of_call(app: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, A
     Raises:
         ConfigurationError: The singleton task is unknown, or can't be called like this.
     """
-    tasks = {task.name: task for task in singleton_tasks(app)}
+    tasks = singleton_tasks(app)
     if name not in tasks:
         close = closest(name, tasks)
         hint = f"did you mean {close}?" if close else f"known: {', '.join(tasks) or 'none'}"
@@ -45,7 +43,5 @@ def key_of_call(app: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, A
 
 def options_of(app: Any, name: str) -> LockOptions | None:
     """Return the lock options of a task; None without an app that knows the task."""
-    if app is None:
-        return None
-    found = [task for task in singleton_tasks(app) if task.name == name]
-    return task_lock_config(found[0], app).options if found else None
+    task = None if app is None else singleton_tasks(app).get(name)
+    return None if task is None else task_lock_config(task, app).options

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from celery_redlock.beat.ticks import CLAIM_S
+from celery_redlock.beat.ticks import CLAIM_S, MISSED
 
-from .locks import Lock
+from .locks import Kind, Lock
 
 _MINUTE_S = 60.0
 
@@ -23,77 +23,65 @@ class Tick(NamedTuple):
         entry: Name of the entry.
         slot: Its due time, in ISO 8601.
         replica: Host of the replica.
-        is_published: Whether it is published; False: the replica is about to, or died.
+        state: "published"; "claimed", which the replica is about to publish, or died; or "missed":
+            it was too late, as the replica has noted.
     """
 
     app: str
     entry: str
     slot: str
     replica: str
-    is_published: bool
+    state: str
 
     @property
     def at(self) -> float:
         """Due time, seconds since the epoch."""
         return datetime.fromisoformat(self.slot.replace("Z", "+00:00")).timestamp()
 
-
-class Dot(NamedTuple):
-    """A tick on a lane.
-
-    Attributes:
-        percent: Place, from 0 (the oldest) to 100 (now).
-        slot: Its due time, in ISO 8601.
-        is_published: Whether it is published.
-    """
-
-    percent: float
-    slot: str
-    is_published: bool
-
-
-class Lane(NamedTuple):
-    """Ticks of one entry that one replica has claimed."""
-
-    replica: str
-    dots: Sequence[Dot]
-
-
-class Row(NamedTuple):
-    """Ticks of one entry, with a lane for each replica."""
-
-    app: str
-    entry: str
-    lanes: Sequence[Lane]
+    def as_json(self) -> dict[str, object]:
+        """Return the tick as plain JSON values."""
+        return {
+            "app": self.app, "entry": self.entry, "slot": self.slot, "replica": self.replica
+        }  # fmt: skip
 
 
 class Timeline(NamedTuple):
     """Ticks of all entries.
 
     Attributes:
-        rows: One for each entry, by name.
+        rows: By app and entry the ticks that each replica has claimed, each with its place from 0
+            (the oldest) to 100 (now).
         minutes: Time that it spans.
         hidden: Number of entries that are left out.
     """
 
-    rows: Sequence[Row]
+    rows: Mapping[tuple[str, str], Mapping[str, Sequence[tuple[float, Tick]]]]
     minutes: int
     hidden: int
 
 
 def tick_of(claim: Lock) -> Tick | None:
-    """Return the tick that a claim is on; None: its key is not one of beat's."""
+    """Return the tick of a claim, or of a note that it was missed; None: it is no key of beat's."""
     parts = claim.key.split(":", 3)
     if len(parts) < 4:  # noqa: PLR2004  # as beat writes it: mark, app, entry, slot
         return None
     _, app, entry, slot = parts
     name = unquote(app.rpartition("@")[0])
-    tick = Tick(name, unquote(entry), slot, claim.host or "-", claim.remaining > CLAIM_S)
+    state = "published" if claim.remaining > CLAIM_S else "claimed"
+    if claim.kind is Kind.MISSED:
+        state = "missed"
+    tick = Tick(name, unquote(entry), slot.removesuffix(MISSED), claim.host or "-", state)
     try:
         tick.at  # noqa: B018  # is it a time?
     except ValueError:
         return None
     return tick
+
+
+def certain(ticks: Sequence[Tick]) -> list[Tick]:
+    """Return ticks without those that one replica missed and another has published."""
+    published = {tick[:3] for tick in ticks if tick.state == "published"}
+    return [tick for tick in ticks if not (tick.state == "missed" and tick[:3] in published)]
 
 
 def timeline_of(ticks: Iterable[Tick], now: float, most: int) -> Timeline:
@@ -102,14 +90,15 @@ def timeline_of(ticks: Iterable[Tick], now: float, most: int) -> Timeline:
     span = max((now - tick.at for tick in ticks), default=0.0)
     minutes = max(1, math.ceil(span / _MINUTE_S))
     entries = list(dict.fromkeys((tick.app, tick.entry) for tick in ticks))
-    rows = []
+    rows = {}
     for app, entry in entries[:most]:
         # A replica that has published nothing of this entry lately is worth seeing.
-        lanes: dict[str, list[Dot]] = {one.replica: [] for one in ticks if one.app == app}
+        replicas = sorted({one.replica for one in ticks if one.app == app})
+        lanes: dict[str, list[tuple[float, Tick]]] = {replica: [] for replica in replicas}
         for tick in ticks:
             if (tick.app, tick.entry) == (app, entry):
                 share = 1 - (now - tick.at) / (minutes * _MINUTE_S)
                 percent = round(100 * min(1.0, max(0.0, share)), 2)
-                lanes[tick.replica].append(Dot(percent, tick.slot, tick.is_published))
-        rows.append(Row(app, entry, [Lane(name, lanes[name]) for name in sorted(lanes)]))
+                lanes[tick.replica].append((percent, tick))
+        rows[app, entry] = lanes
     return Timeline(rows, minutes, len(entries) - len(rows))

@@ -6,7 +6,6 @@ import hmac
 import ipaddress
 import secrets
 from collections.abc import Collection
-from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from flask import Flask, Response, abort, redirect, request, session, url_for
@@ -14,6 +13,7 @@ from flask.sessions import SecureCookieSessionInterface
 from flask.typing import ResponseReturnValue
 
 _READING = ("GET", "HEAD")
+_MOST_LOGINS = 1000
 _OPEN = ("login", "log_in", "static")
 _HEADERS = {
     # Nothing inline, nothing from elsewhere, and in nobody's frame.
@@ -28,17 +28,20 @@ _HEADERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class Access:
-    """Access to the page.
+    """Access to the page, and the logins of this process.
 
-    Attributes:
+    A cookie is one of them until somebody logs out with it.
+
+    Args:
         token: Token to log in with; None: everybody may read, and nobody may change anything.
         hosts: Names under which the page is reached, besides localhost and IP addresses.
     """
 
-    token: str | None = field(default=None, repr=False)
-    hosts: Collection[str] = ()
+    def __init__(self, token: str | None = None, hosts: Collection[str] = ()) -> None:
+        self.token = token
+        self._hosts = hosts
+        self._logins: dict[str, None] = {}
 
     def is_host(self, given: str) -> bool:
         """Return whether a Host header is one of this page's.
@@ -49,13 +52,30 @@ class Access:
             name = urlsplit(f"//{given}").hostname or ""
         except ValueError:
             return False
-        return name == "localhost" or name in self.hosts or _is_address(name)
+        return name == "localhost" or name in map(str.lower, self._hosts) or _is_address(name)
 
     def is_token(self, given: str) -> bool:
         """Return whether a text is the token."""
         return self.token is not None and hmac.compare_digest(
             given.encode("utf-8", "replace"), self.token.encode()
         )
+
+    def log_in(self) -> None:
+        """Log this session in; of many logins the oldest ends."""
+        session.clear()
+        session["login"] = secrets.token_urlsafe(32)
+        self._logins[session["login"]] = None
+        for old in list(self._logins)[:-_MOST_LOGINS]:
+            self._logins.pop(old, None)
+
+    def log_out(self) -> None:
+        """Log this session out, and whoever has a copy of its cookie."""
+        self._logins.pop(session.get("login", ""), None)
+        session.clear()
+
+    def is_logged_in(self) -> bool:
+        """Return whether this session is logged in."""
+        return session.get("login") in self._logins
 
 
 def guard(app: Flask, access: Access) -> None:
@@ -67,7 +87,7 @@ def guard(app: Flask, access: Access) -> None:
             abort(400, f"{request.host!r} is not a name of this page; allow it with --allow-host.")
         if request.method not in _READING:
             _check_change(access)
-        if access.token is None or request.endpoint in _OPEN or session.get("is_logged_in"):
+        if access.token is None or request.endpoint in _OPEN or access.is_logged_in():
             return None
         if request.endpoint == "live":
             abort(401, "Log in again.")

@@ -8,22 +8,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from flask import Flask, abort, redirect, render_template, request, session, url_for
+from flask import Flask, abort, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from werkzeug.exceptions import HTTPException
 
 from celery_redlock import units
 from celery_redlock.operate.incidents import Incidents
-from celery_redlock.operate.lock_view import next_call, view_of
-from celery_redlock.operate.locks import task_in
-from celery_redlock.operate.node_set import NodeSet
-from celery_redlock.operate.removal import removal_of
+from celery_redlock.operate.lock_view import look_closely
+from celery_redlock.operate.removal import operator, removal_of, remove
 from celery_redlock.operate.snapshots import SHOWN, Snapshots
 from celery_redlock.operate.target import Target
-from celery_redlock.operate.tasks import options_of
 from celery_redlock.operate.timeline import timeline_of
-from celery_redlock.redlock.errors import RedlockError
-from celery_redlock.redlock.lease import holder_of
+from celery_redlock.redlock.errors import RedlockError, shown
 
 from .guard import Access, Sessions, csrf, guard
 
@@ -31,6 +27,7 @@ logger = logging.getLogger(__name__)
 _MOST_LOCKS = 200
 _MOST_ENTRIES = 30
 _MOST_INCIDENTS = 20
+_MOST_MISSED = 10
 _MOST_BYTES = 64 * 1024
 
 
@@ -62,8 +59,9 @@ def new_page(
     )
     page.session_interface = Sessions()
     page.jinja_env.globals.update(
-        units=units, csrf=csrf, holder_of=holder_of, has_token=access.token is not None
-    )
+        units=units, csrf=csrf, has_token=access.token is not None,
+        is_logged_in=access.is_logged_in,
+    )  # fmt: skip
     guard(page, access)
     _add_overview(page, target, incidents, now)
     _add_lock(page, target, now)
@@ -89,11 +87,12 @@ def _add_overview(
 
     def shown() -> dict[str, Any]:
         text, kind = request.args.get("q", ""), request.args.get("kind", "")
-        snapshot = snapshots.get(text, kind)
+        overview = snapshots.get(text, kind)
         return {
-            "overview": snapshot.overview,
-            "now": snapshot.at,
-            "timeline": timeline_of(snapshot.ticks, snapshot.at, _MOST_ENTRIES),
+            "overview": overview,
+            "now": overview.at,
+            "timeline": timeline_of(overview.ticks, overview.at, _MOST_ENTRIES),
+            "missed": overview.missed[:_MOST_MISSED],
             "incidents": incidents and incidents.latest[:_MOST_INCIDENTS],
             "problem": incidents and incidents.problem,
             "text": text,
@@ -113,32 +112,33 @@ def _add_overview(
 def _add_lock(page: Flask, target: Target, now: Callable[[], float]) -> None:
     @page.get("/lock")
     def lock() -> ResponseReturnValue:
-        key = request.args.get("key", "")
-        with NodeSet(target.urls, target.patience) as nodes:
-            view = view_of(nodes, target.key_prefix, key)
-        then = next_call(view, options_of(target.app, task_in(key)))
-        pairs = zip(view.names, view.views, strict=True)
-        return render_template("lock.html", view=view, pairs=list(pairs), next_call=then, now=now())
+        view, then = look_closely(target, request.args.get("key", ""))
+        return render_template("lock.html", view=view, next_call=then, now=now())
 
     @page.get("/release")
     def confirm() -> ResponseReturnValue:
         key, label = request.args.get("key", ""), request.args.get("done")
-        with NodeSet(target.urls, target.patience) as nodes:
+        with target.nodes() as nodes:
             removal = removal_of(target, nodes, key, label)
         if removal is None:
             abort(404, f"There is nothing to release: no node has {label or key!r}.")
-        return render_template("release.html", removal=removal, label=label, now=now())
+        lock, meaning = removal
+        return render_template("release.html", lock=lock, meaning=meaning, label=label, now=now())
 
     @page.post("/release")
     def release() -> ResponseReturnValue:
         key, label = request.form.get("key", ""), request.form.get("done")
         expected = request.form.get("expect")
-        with NodeSet(target.urls, target.patience) as nodes:
+        with target.nodes() as nodes:
             removal = removal_of(target, nodes, key, label)
-            is_released = removal and removal.lock.id == expected and removal.make()
+            is_released = (
+                removal
+                and removal[0].id == expected
+                and remove(target, nodes, removal[0], f"the page of {operator()}")
+            )
         if not is_released:
             abort(409, f"{key} was not released: it has another holder by now, or none.")
-        logger.warning("lock released on the page key=%s id=%s", key, expected)
+        logger.warning("lock released on the page key=%s id=%s", shown(key), expected)
         return render_template("message.html", title="Released", text=f"{key} is released.")
 
 
@@ -151,11 +151,10 @@ def _add_login(page: Flask, access: Access) -> None:
     def log_in() -> ResponseReturnValue:
         if not access.is_token(request.form.get("token", "")):
             return render_template("login.html", is_wrong=True), 403
-        session.clear()
-        session["is_logged_in"] = True
+        access.log_in()
         return redirect(url_for("index"))
 
     @page.post("/logout")
     def logout() -> ResponseReturnValue:
-        session.clear()
+        access.log_out()
         return redirect(url_for("login"))

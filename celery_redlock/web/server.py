@@ -5,14 +5,18 @@ from __future__ import annotations
 import ipaddress
 import socket
 from contextlib import closing
+from typing import Any
 
 from flask import Flask
+from waitress.channel import HTTPChannel
 from waitress.server import create_server
 
 from celery_redlock.redlock.errors import ConfigurationError
 
 _SHORTEST_TOKEN = 16
 _THREADS = 8
+_MOST_CONNECTIONS = 500
+_PATIENCE_S = 10
 _FROM_PROXY = {"x-forwarded-proto"}
 
 
@@ -55,14 +59,33 @@ def serve(page: Flask, listener: socket.socket, trusted_proxy: str | None = None
         trusted_proxy: Address of a proxy whose X-Forwarded-Proto says whether a browser uses TLS;
             None: nobody is believed.
     """
-    with closing(listener):
-        server = create_server(
-            page, sockets=[listener], threads=_THREADS, ident="", trusted_proxy=trusted_proxy,
-            trusted_proxy_headers=_FROM_PROXY if trusted_proxy else set(),
-            clear_untrusted_proxy_headers=True,
-        )  # fmt: skip
-        with closing(server):
-            server.run()
+    with closing(listener), closing(new_server(page, listener, trusted_proxy)) as server:
+        server.run()
+
+
+def new_server(page: Flask, listener: socket.socket, trusted_proxy: str | None = None) -> Any:
+    """Return the server of the page, which does not run yet; the arguments are those of `serve`."""
+    server: Any = create_server(
+        page, sockets=[listener], threads=_THREADS, ident="", trusted_proxy=trusted_proxy,
+        trusted_proxy_headers=_FROM_PROXY if trusted_proxy else set(),
+        clear_untrusted_proxy_headers=True, connection_limit=_MOST_CONNECTIONS,
+        asyncore_use_poll=True, channel_timeout=_PATIENCE_S, cleanup_interval=1,
+    )  # fmt: skip
+    server.channel_class = _Channel
+    return server
+
+
+class _Channel(HTTPChannel):
+    """Connection whose whole request must come in time: with a byte now and then, it is idle."""
+
+    _began = 0.0
+
+    def received(self, data: bytes) -> bool:
+        if self.request is None:
+            self._began = self.last_activity
+        else:
+            self.last_activity = self._began
+        return bool(super().received(data))
 
 
 def url_of(listener: socket.socket) -> str:

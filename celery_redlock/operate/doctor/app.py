@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from celery.utils.quorum_queues import detect_quorum_queues
@@ -13,24 +15,28 @@ from celery_redlock.config.options import LockOptions
 from celery_redlock.config.task_config import refusing_later, task_lock_config
 from celery_redlock.keys import KeyRule
 from celery_redlock.messages.broker import visibility_timeout
+from celery_redlock.messages.origin import is_bound
 from celery_redlock.operate.listing import each_lock
 from celery_redlock.operate.locks import escaped
 from celery_redlock.operate.node_set import NodeSet
 from celery_redlock.operate.node_status import NodeStatus
 from celery_redlock.operate.target import Target
 from celery_redlock.operate.tasks import singleton_tasks
+from celery_redlock.operate.timeline import certain, tick_of
 from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.protocol.quorum import validity_ms
 from celery_redlock.task import SingletonTask
 
 from . import traps
 from .traps import Finding, Severity
+from .workers import worker_findings
 
 _TTL_TRIPS = 10
 _UNSTABLE_NAMES = frozenset(
     {"correlation_id", "nonce", "now", "request_id", "span_id", "timestamp", "trace_id", "ts"}
 )
 _UNSTABLE_TYPES = frozenset({"datetime"})
+_TENANTS = ("tenant_schemas_celery", "django_tenants", "tenant_schemas")
 
 
 def app_findings(
@@ -39,26 +45,33 @@ def app_findings(
     """Yield what is wrong with the app."""
     app = target.app
     if not is_enabled(app):
-        yield Finding(traps.DISABLED, Severity.WARNING, "redlock_enabled", "False")
+        yield traps.DISABLED.at("redlock_enabled", "False")
     try:
         with refusing_later():
-            tasks = list(singleton_tasks(app))
+            tasks = list(singleton_tasks(app).values())
     except ConfigurationError as error:  # of a module that fails as it is imported
-        yield Finding(traps.OPTIONS, Severity.ERROR, "tasks", str(error))
+        yield traps.OPTIONS.at("tasks", str(error), Severity.ERROR)
         tasks = []
     round_trip = _round_trip_of_quorum(target, statuses)
+    shared: list[str] = []
     for task in tasks:
         yield from _of_acknowledgement(task)
         try:
             config = task_lock_config(task, app)
         except ConfigurationError as error:
-            yield Finding(traps.OPTIONS, Severity.ERROR, str(task.name), str(error))
+            yield traps.OPTIONS.at(str(task.name), str(error), Severity.ERROR)
         else:
             yield from _of_options(task, config.options)
             yield from _of_key(str(task.name), config.rule)
             yield from _of_ttl(str(task.name), config.options, round_trip)
+            if not callable(config.rule.lock_key):
+                shared.append(str(task.name))
+    if is_enabled(app):
+        yield from worker_findings(target, nodes, statuses, [str(task.name) for task in tasks])
+    yield from _of_tenants(shared)
     yield from _of_visibility(app, tasks)
     yield from _of_quorum_queues(app)
+    yield from _of_broadcasts(app, tasks)
     yield from _of_beat(target, nodes)
 
 
@@ -69,13 +82,13 @@ def _of_options(task: SingletonTask, options: LockOptions) -> Iterator[Finding]:
             f"lock_max_hold = {options.max_hold:g} s is shorter than its time limit, {limit:g} s: "
             "its lease ends first"
         )
-        yield Finding(traps.OPTIONS, Severity.WARNING, name, what)
+        yield traps.OPTIONS.at(name, what)
     if limit and options.wait is not None and options.wait >= limit:
         what = (
             f"lock_wait = {options.wait:g} s is not shorter than its time limit, {limit:g} s, "
             "which counts from the beginning of the wait"
         )
-        yield Finding(traps.OPTIONS, Severity.WARNING, name, what)
+        yield traps.OPTIONS.at(name, what)
 
 
 def _of_key(name: str, rule: KeyRule) -> Iterator[Finding]:
@@ -86,7 +99,15 @@ def _of_key(name: str, rule: KeyRule) -> Iterator[Finding]:
         kind = kind.rpartition(".")[2]
         if parameter in _UNSTABLE_NAMES or kind in _UNSTABLE_TYPES:
             what = f"the argument {parameter!r}" + (f" ({kind})" if kind in _UNSTABLE_TYPES else "")
-            yield Finding(traps.KEYS, Severity.WARNING, name, f"{what} is part of the key")
+            yield traps.KEYS.at(name, f"{what} is part of the key")
+
+
+def _of_tenants(shared: Sequence[str]) -> Iterator[Finding]:
+    """Yield the tasks whose keys name no schema, where there are schemas."""
+    loaded = [name for name in _TENANTS if name in sys.modules]
+    if loaded and shared:
+        what = f"{loaded[0]} is loaded, and no schema is in the keys of {', '.join(shared)}"
+        yield traps.TENANTS.at("lock_key", what)
 
 
 def _in_key(rule: KeyRule) -> Iterable[str]:
@@ -112,7 +133,7 @@ def _of_ttl(name: str, options: LockOptions, round_trip: float | None) -> Iterat
         is_fatal = validity_ms(ttl_ms, trip_ms) <= 0
         severity = Severity.ERROR if is_fatal else Severity.WARNING
         what = f"lock_ttl = {options.ttl:g} s, and a quorum answers in {trip_ms:.0f} ms"
-        yield Finding(traps.TTL, severity, name, what)
+        yield traps.TTL.at(name, what, severity)
 
 
 def _time_limit(task: SingletonTask) -> float | None:
@@ -124,8 +145,7 @@ def _of_acknowledgement(task: SingletonTask) -> Iterator[Finding]:
     conf: Any = task.app.conf
     rejects = task.reject_on_worker_lost or conf.task_reject_on_worker_lost
     if task.acks_late and not rejects:
-        what = "acks_late is set, reject_on_worker_lost is not"
-        yield Finding(traps.WORKER_LOST, Severity.WARNING, str(task.name), what)
+        yield traps.WORKER_LOST.at(str(task.name), "acks_late is set, reject_on_worker_lost is not")
 
 
 def _of_visibility(app: Any, tasks: list[SingletonTask]) -> Iterator[Finding]:
@@ -137,20 +157,20 @@ def _of_visibility(app: Any, tasks: list[SingletonTask]) -> Iterator[Finding]:
         limit = _time_limit(task)
         if task.acks_late and limit and limit > timeout:
             what = f"its time limit is {limit:g} s, visibility_timeout {timeout:g} s"
-            yield Finding(traps.VISIBILITY, Severity.WARNING, str(task.name), what)
+            yield traps.VISIBILITY.at(str(task.name), what)
         backoff = getattr(task, "retry_backoff", False)
         longest = float(getattr(task, "retry_backoff_max", 600) if backoff else 0)
         delay = max(longest, float(task.default_retry_delay or 0))
         if delay > timeout:
             what = f"its retries wait for up to {delay:g} s, visibility_timeout is {timeout:g} s"
-            yield Finding(traps.VISIBILITY, Severity.WARNING, str(task.name), what)
+            yield traps.VISIBILITY.at(str(task.name), what)
     ours = {task.name for task in tasks}
     for name, entry in (app.conf.beat_schedule or {}).items():
         is_ours = isinstance(entry, Mapping) and entry.get("task") in ours
         countdown = ((entry.get("options") or {}).get("countdown") or 0) if is_ours else 0
         if countdown > timeout:
             what = f"its countdown is {countdown:g} s, visibility_timeout {timeout:g} s"
-            yield Finding(traps.VISIBILITY, Severity.WARNING, f"beat entry {name}", what)
+            yield traps.VISIBILITY.at(f"beat entry {name}", what)
 
 
 def _of_quorum_queues(app: Any) -> Iterator[Finding]:
@@ -160,22 +180,62 @@ def _of_quorum_queues(app: Any) -> Iterator[Finding]:
         return
     if not app.conf.worker_detect_quorum_queues:
         what = f"queue {queue} is a quorum queue, worker_detect_quorum_queues is False"
-        yield Finding(traps.QUORUM_QUEUE, Severity.ERROR, "worker_detect_quorum_queues", what)
+        yield traps.QUORUM_QUEUE.at("worker_detect_quorum_queues", what, Severity.ERROR)
     exchange = app.amqp.queues[queue].exchange
     if exchange.type != "topic":
         what = f"queue {queue} is bound to a {exchange.type} exchange: countdowns are not delayed"
-        yield Finding(traps.QUORUM_QUEUE, Severity.WARNING, str(queue), what)
+        yield traps.QUORUM_QUEUE.at(str(queue), what)
+
+
+def _of_broadcasts(app: Any, tasks: list[SingletonTask]) -> Iterator[Finding]:
+    """Yield the tasks whose messages go to a fanout exchange, or to several declared queues."""
+    for task in tasks:
+        exchange, key = _exchange_of(task)
+        bound = [one for one in app.amqp.queues.values() if is_bound(one, exchange, key)]
+        if len(bound) > 1 or any(one.exchange.type == "fanout" for one in bound):
+            names = ", ".join(sorted(str(one.alias or one.name) for one in bound))
+            what = f"the exchange {exchange} delivers its messages to every queue of: {names}"
+            yield traps.BROADCAST.at(str(task.name), what)
+
+
+def _exchange_of(task: Any) -> tuple[str, str]:
+    """Return the exchange and the key that a task is published with; '' twice: its queue's name."""
+    own = {name: getattr(task, name, None) for name in ("queue", "exchange", "routing_key")}
+    given = {name: value for name, value in own.items() if value is not None}
+    try:
+        route = task.app.amqp.router.route(given, task.name, (), {}, task)
+    except Exception:  # noqa: BLE001  # a router of the user's may need a real call
+        return "", ""
+    queue, exchange, key = (route.get(name) for name in ("queue", "exchange", "routing_key"))
+    if queue is not None and not exchange:
+        exchange = "" if queue.exchange.type == "direct" else queue.exchange.name
+    return str(exchange), str(key or (queue.routing_key if queue is not None else ""))
 
 
 def _of_beat(target: Target, nodes: NodeSet) -> Iterator[Finding]:
     app = target.app
+    yield from _of_missed(target, nodes)
     if not app.conf.beat_schedule or _is_ours(app.conf.beat_scheduler):
         return
     # It may be named on the command line: then its claims are on the nodes.
-    claims = f"%beat:{escaped(identity_of(app))}:*"
-    if next(iter(each_lock(nodes, target.key_prefix, claims)), None) is None:
+    if next(iter(each_lock(nodes, target.key_prefix, _claims_of(target))), None) is None:
         what = f"beat_scheduler = {app.conf.beat_scheduler!r}, and no claim of a tick is on a node"
-        yield Finding(traps.BEAT, Severity.WARNING, "beat_scheduler", what)
+        yield traps.BEAT.at("beat_scheduler", what)
+
+
+def _claims_of(target: Target) -> str:
+    return f"%beat:{escaped(identity_of(target.app))}:*"
+
+
+def _of_missed(target: Target, nodes: NodeSet) -> Iterator[Finding]:
+    """Yield the entries of which ticks were missed, by the notes of beat's replicas."""
+    found = each_lock(nodes, target.key_prefix, _claims_of(target))
+    ticks = certain([tick for tick in map(tick_of, found) if tick])
+    missed = sorted(tick for tick in ticks if tick.state == "missed")
+    for entry, those in groupby(missed, key=lambda tick: tick.entry):
+        slots = [tick.slot for tick in those]
+        what = f"{slots[-1]}, the last of {len(slots)} that were noted"
+        yield traps.MISSED.at(f"beat entry {entry}", what)
 
 
 def _is_ours(scheduler: object) -> bool:

@@ -71,32 +71,32 @@ def _commands(keys: tuple[str, str]) -> list[Command]:
 
 
 def _narrow(connection: DirectConnection, commands: Sequence[Command]) -> Iterator[Finding]:
-    replies = connection.ask(commands)
-    if isinstance(replies, Failed):
-        yield Finding(traps.DOWN, Severity.WARNING, connection.name, replies.error)
-        return
-    said = [str(reply) for reply in replies if isinstance(reply, ErrorReply)]
-    denied = [text for text in said if says_denied(text)]
-    if denied:
-        yield Finding(traps.NARROW, Severity.ERROR, connection.name, denied[0])
+    denied, others = _errors(connection, commands)
+    if connection.error is not None:
+        yield traps.DOWN.at(connection.name, connection.error)
+    elif denied:
+        yield traps.NARROW.at(connection.name, denied[0], Severity.ERROR)
     # A replica has a trap of its own.
-    others = [text for text in said if not says_denied(text) and not says_replica(text)]
-    if others and not denied:
-        yield Finding(traps.REFUSES, Severity.ERROR, connection.name, others[0])
+    elif others := [text for text in others if not says_replica(text)]:
+        yield traps.REFUSES.at(connection.name, others[0], Severity.ERROR)
 
 
 def _wakeups(connection: DirectConnection, channel: str, *, has_pushes: bool) -> Iterator[Finding]:
     commands: list[Command] = [("PUBSUB", "NUMSUB", channel), ("PUBLISH", channel, "")]
     if not has_pushes:  # there, a subscription has no reply
         commands += [("SUBSCRIBE", channel), ("UNSUBSCRIBE", channel)]
-    replies = connection.ask(commands)
-    if isinstance(replies, Failed):
-        return
-    said = [str(reply) for reply in replies if isinstance(reply, ErrorReply)]
-    denied = [text for text in said if says_denied(text)]
+    denied, _ = _errors(connection, commands)
     if denied:
-        what = f"wake-ups of waiting callers: {denied[0]}"
-        yield Finding(traps.NARROW, Severity.WARNING, connection.name, what)
+        yield traps.NARROW.at(connection.name, f"wake-ups of waiting callers: {denied[0]}")
+
+
+def _errors(
+    connection: DirectConnection, commands: Sequence[Command]
+) -> tuple[list[str], list[str]]:
+    """Return the errors that a node replies with: for lack of a right, and others."""
+    replies = connection.ask(commands)
+    said = [str(reply) for reply in replies if isinstance(reply, ErrorReply)]
+    return [one for one in said if says_denied(one)], [one for one in said if not says_denied(one)]
 
 
 def _wide(connection: DirectConnection) -> Iterator[Finding]:
@@ -114,7 +114,7 @@ def _wide(connection: DirectConnection) -> Iterator[Finding]:
     if isinstance(commands, bytes) and commands.startswith(b"+@all"):
         is_open = b"nopass" in cast("list[bytes]", rights.get(b"flags", []))
         what = f"user {user}: {commands.decode()}" + (", without a password" if is_open else "")
-        yield Finding(traps.WIDE, Severity.WARNING, connection.name, what)
+        yield traps.WIDE.at(connection.name, what)
 
 
 def _forgets(connection: DirectConnection) -> Iterator[Finding]:
@@ -122,10 +122,10 @@ def _forgets(connection: DirectConnection) -> Iterator[Finding]:
     replies = connection.ask([("CONFIG", "GET", "*append*")])
     if isinstance(replies, Failed) or not isinstance(replies[0], list):
         what = "redlock_restart_guard is off, and CONFIG, which tells appendfsync, is forbidden"
-        yield Finding(traps.FORGETS, Severity.UNKNOWN, connection.name, what)
+        yield traps.FORGETS.at(connection.name, what, Severity.UNKNOWN)
         return
     if not stores_each_write(replies[0]):
         flat = [part.decode(errors="replace") for part in cast("list[bytes]", replies[0])]
         conf = dict(zip(flat[::2], flat[1::2], strict=False))
         what = ", ".join(f"{name} {conf[name]}" for name in _STORING if name in conf)
-        yield Finding(traps.FORGETS, Severity.ERROR, connection.name, what)
+        yield traps.FORGETS.at(connection.name, what, Severity.ERROR)

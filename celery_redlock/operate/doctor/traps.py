@@ -32,18 +32,22 @@ class Trap:
         code: Stable code.
         title: The trap, in a few words.
         why: What happens in it.
-        mend: Remedy.
+        fix: Remedy.
     """
 
     code: str
     title: str
     why: str
-    mend: str
+    fix: str
 
     @property
     def anchor(self) -> str:
         """Place in the documentation."""
         return f"{PAGE}#{self.code.lower()}"
+
+    def at(self, where: str, what: str, severity: Severity = Severity.WARNING) -> Finding:
+        """Return the finding that it was found at a place, by what was seen."""
+        return Finding(self, severity, where, what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ class Finding:
             "where": self.where,
             "what": self.what,
             "why": self.trap.why,
-            "mend": self.trap.mend,
+            "fix": self.trap.fix,
             "docs": self.trap.anchor,
         }
 
@@ -99,7 +103,8 @@ EVICTION = Trap(
 )  # fmt: skip
 REPLICA = Trap(
     "RL105", "a node is a replica",
-    "A lock that a replica grants is lost in a failover. No process grants a lock meanwhile.",
+    "A lock that a replica grants is lost in a failover, so it does not vote. No worker starts "
+    "meanwhile; those that run go on with the other nodes.",
     "Name independent masters only.",
 )  # fmt: skip
 REPLICATED = Trap(
@@ -115,7 +120,7 @@ CLUSTER = Trap(
 )  # fmt: skip
 TWINS = Trap(
     "RL108", "one server has two URLs",
-    "It would vote twice: the quorum is not one. No process grants a lock meanwhile.",
+    "It would vote twice, so neither name counts. No worker starts meanwhile.",
     "Name each server once.",
 )  # fmt: skip
 EVEN = Trap(
@@ -225,15 +230,41 @@ TTL = Trap(
     "are late, the lease is lost and the task interrupted.",
     "Raise lock_ttl to a second or more, and to at least ten round trips.",
 )  # fmt: skip
+TENANTS = Trap(
+    "RL208", "tenants share the keys of their tasks",
+    "A call of one tenant counts as a duplicate of another tenant's with the same arguments: the "
+    "schema is not an argument.",
+    "Set redlock_key to a function that returns the schema's name and the arguments, and name the "
+    "schema in each lock_key.",
+)  # fmt: skip
+BROADCAST = Trap(
+    "RL209", "a singleton task is sent to more than one queue",
+    "Each receiver's copy of a broadcast message is a call of its own: they run one at a time, or "
+    "end by the task's lock_on_conflict. At Redis a copy has no queue to go back to: it waits for "
+    "its lock in the worker, for lock_ttl at most.",
+    "Send the task to a queue that its workers share, or broadcast a task without a lock.",
+)  # fmt: skip
+ELSEWHERE = Trap(
+    "RL210", "a worker locks on other nodes, or under another key prefix",
+    "Its tasks and those of other processes do not exclude each other: the same call may run "
+    "twice at a time.",
+    "Give every process the same redlock_nodes and redlock_key_prefix. To change them, stop all "
+    "processes first: docs/how-to/operate.md.",
+)  # fmt: skip
 BEAT = Trap(
     "RL301", "beat runs without the scheduler of this package",
     "A second beat publishes every tick twice, and while the only one is down nothing is "
     "published.",
     'Set beat_scheduler = "redlock", and run beat on two hosts or more.',
 )  # fmt: skip
-
-TRAPS = (
-    NO_QUORUM, DOWN, GUARDED, EVICTION, REPLICA, REPLICATED, CLUSTER, TWINS, EVEN, SINGLE, CLOCK,
-    FORGETS, SLOW, CLIENTS, MEMORY, NARROW, WIDE, REFUSES, PLAIN, FLEET, DISABLED, OPTIONS, KEYS,
-    VISIBILITY, WORKER_LOST, QUORUM_QUEUE, TTL, BEAT,
+MISSED = Trap(
+    "RL302", "beat has missed ticks in the last day",
+    "When they could be published they were later than their grace time: there was no beat, no "
+    "broker or no quorum for so long. Those tasks did not run.",
+    "Run by hand what must not be left out. If a restart takes longer than the grace time of the "
+    "entry, give it a longer one: docs/how-to/run-beat.md#late-ticks. The note lasts for a day; "
+    "`celery -A proj redlock release KEY` removes it.",
 )  # fmt: skip
+
+TRAPS = tuple(one for one in list(vars().values()) if isinstance(one, Trap))
+"""Every trap, by its code."""

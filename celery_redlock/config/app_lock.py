@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +15,7 @@ from celery_redlock.redlock.task_lock import TaskLock
 
 from .settings import Settings, settings_from
 
+logger = logging.getLogger(__name__)
 _redlocks: WeakKeyDictionary[Celery, TaskLock] = WeakKeyDictionary()
 _making = threading.Lock()
 
@@ -68,3 +71,20 @@ def new_redlock(settings: Settings) -> TaskLock:
 def is_enabled(app: Celery) -> bool:
     """Return whether tasks are locked at all, by the present configuration."""
     return app.conf.get("redlock_enabled") is not False
+
+
+def log_weak_locking(app: Celery) -> None:
+    """Log that tasks are not locked, or that a fall-back is the only node: once in each process.
+
+    Raises:
+        ConfigurationError: The settings can't be used.
+    """
+    if is_enabled(app):
+        settings_from(app.conf)
+    else:
+        _warn_disabled(is_heard=logger.hasHandlers())
+
+
+@functools.cache
+def _warn_disabled(*, is_heard: bool) -> None:  # noqa: ARG001  # once more when there is a log
+    logger.warning("locking switched off: redlock_enabled is False, tasks run without a lock")

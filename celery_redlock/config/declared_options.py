@@ -86,13 +86,19 @@ def lock_options(
             'lock_lifetime="until_and_while_executing"',
         )
     # Validated even if unused here: a wrong setting is wrong for all tasks.
-    wait = read.seconds("lock_wait")
+    wait, queue_ttl = read.seconds("lock_wait"), read.seconds("lock_queue_ttl")
     completes = on_conflict is OnConflict.COMPLETE
     read.refuse_without("lock_wait", on_conflict, OnConflict.WAIT)
     read.refuse_without("lock_conflict_result", on_conflict, OnConflict.COMPLETE)
     if not lifetime.holds_while_running:
-        read.refuse_hold("lock_min_hold", lifetime)
-        read.refuse_hold("lock_max_hold", lifetime)
+        remedy = "remove it: no lock is held there while the task runs"
+        read.refuse_under(lifetime, "lock_min_hold", remedy)
+        read.refuse_under(lifetime, "lock_max_hold", remedy)
+    if lifetime.is_throttle:
+        read.refuse_under(lifetime, "lock_queue_ttl", "remove it: the period is lock_ttl")
+    elif not lifetime.reserves_at_publish:
+        remedy = "remove it, or choose a lifetime that begins at publish, such as until_executed"
+        read.refuse_under(lifetime, "lock_queue_ttl", remedy)
     options = LockOptions(
         # Nothing runs under a throttle, so its period is not bounded as a lease is.
         ttl=read.period() if lifetime.is_throttle else read.ttl(max_ttl),
@@ -104,7 +110,7 @@ def lock_options(
         min_hold=read.seconds("lock_min_hold", least=0.0) or 0.0,
         max_hold=read.seconds("lock_max_hold"),
         wait=wait if on_conflict is OnConflict.WAIT else None,
-        queue_ttl=read.seconds("lock_queue_ttl") or _DEFAULT_QUEUE_TTL_S,
+        queue_ttl=queue_ttl or _DEFAULT_QUEUE_TTL_S,
         conflict_result=read.value("lock_conflict_result") if completes else None,
     )
     if options.max_hold is not None and options.min_hold > options.max_hold:
@@ -199,13 +205,9 @@ class _Reader:
             return None
         return seconds_given(given, partial(self.refuse, option), least)
 
-    def refuse_hold(self, option: str, lifetime: Lifetime) -> None:
+    def refuse_under(self, lifetime: Lifetime, option: str, remedy: str) -> None:
         if self.is_declared(option) and self.declared[option] != 0:
-            self.refuse(
-                option,
-                f'has no effect with lock_lifetime="{lifetime.value}"',
-                "remove it: no lock is held there while the task runs",
-            )
+            self.refuse(option, f'has no effect with lock_lifetime="{lifetime.value}"', remedy)
 
     def period(self) -> float:
         return self.seconds("lock_ttl") or TTL_S

@@ -11,6 +11,8 @@ from itertools import takewhile
 from typing import NamedTuple
 
 _UNTIL_EXECUTED = 'lock_lifetime="until_executed"'
+_HEIMDALLS_TIMEOUT_S = 3600
+_RATE_LIMITS = {"times", "per", "rate_limit"}
 
 
 class _Foreign(NamedTuple):
@@ -41,10 +43,16 @@ def _instead_of_once(value: object) -> str:
 
 def _instead_of_heimdall(value: object) -> str:
     heimdall = dict(value) if isinstance(value, dict) else {}
-    waits = heimdall.get("unique_wait_for_expiry")
-    lines = ['lock_lifetime="until_expired"' if waits else _UNTIL_EXECUTED]
-    if "key" in heimdall:
-        lines.append("lock_key=<a function of the arguments>")
+    if "unique" not in heimdall:
+        return ""
+    lines = [_UNTIL_EXECUTED]
+    if heimdall.get("unique_wait_for_expiry"):
+        period = heimdall.get("unique_timeout", _HEIMDALLS_TIMEOUT_S)
+        lines = [f'lock_lifetime="until_expired", lock_ttl={period!r}']
+    if isinstance(heimdall.get("key"), str):
+        lines.append("lock_key=[] (one lock for the task)")
+    elif "key" in heimdall:
+        lines.append("lock_key=<a function with the task's own parameters>")
     if heimdall.get("unique_raises"):
         lines.append('lock_on_conflict="raise"')
     return ", ".join(lines)
@@ -83,6 +91,8 @@ def foreign_option(name: str, value: object) -> str | None:
         return None
     instead = foreign.instead(value)
     remedy = f"write {instead}" if instead else "remove it"
+    if isinstance(value, dict) and name == "heimdall" and _RATE_LIMITS & value.keys():
+        remedy += ": a lock limits no rate; keep HeimdallTask for that, on another task"
     return f"is an option of {foreign.package}, which has no effect here; {remedy}"
 
 
@@ -121,6 +131,8 @@ def foreign_setting(name: str) -> str | None:
         package, instead = "celery-once", "redlock_nodes"
     elif name.startswith("singleton_"):
         package, instead = "celery-singleton", _SETTINGS.get(name, "")
+    elif name.startswith("heimdall_"):
+        package, instead = "celery-heimdall", _SETTINGS.get(name, "")
     else:
         return None
     if package.replace("-", "_") in sys.modules:
@@ -133,4 +145,6 @@ _SETTINGS = {
     "singleton_backend_url": "redlock_nodes",
     "singleton_key_prefix": "redlock_key_prefix",
     "singleton_raise_on_duplicate": 'redlock_on_conflict = "raise"',
+    "heimdall_unique_raises": 'redlock_on_conflict = "raise"',
+    "heimdall_lock_prefix": "redlock_key_prefix",
 }

@@ -98,12 +98,13 @@ class BeatSettings:
 
     Attributes:
         scheduler: The scheduler to build on: a class or its path. None: Celery's own.
-        misfire_grace_time: Largest delay with which a tick is still published, in seconds.
+        misfire_grace_time: Largest delay with which a tick is still published, in seconds. None:
+            it depends on the entry's schedule.
         publishes_without_quorum: Whether ticks are published unclaimed while there is no quorum.
     """
 
     scheduler: object
-    misfire_grace_time: float
+    misfire_grace_time: float | None
     publishes_without_quorum: bool
 
 
@@ -121,9 +122,10 @@ def beat_settings_from(conf: Mapping[str, Any]) -> BeatSettings:
     scheduler = given.get("redlock_beat_scheduler")
     if scheduler is not None and not isinstance(scheduler, (str, type)):
         _refuse("redlock_beat_scheduler", scheduler, "is not a class", "give a class or its path")
+    grace = "redlock_beat_misfire_grace_time"
     return BeatSettings(
         scheduler=scheduler,
-        misfire_grace_time=_seconds(given, "redlock_beat_misfire_grace_time", 60.0, least=1.0),
+        misfire_grace_time=_seconds(given, grace, 0.0, least=1.0) if grace in given else None,
         publishes_without_quorum=choice == "publish",
     )
 
@@ -249,12 +251,13 @@ def _nodes(given: Mapping[str, Any], conf: Mapping[str, Any]) -> tuple[str, ...]
     if "redlock_nodes" in given:
         return nodes_given(given["redlock_nodes"])
     source, url = fallback_node(conf)
-    _warn_quorum_of_one(source, address_of(url))
+    _warn_quorum_of_one(source, address_of(url), is_heard=logger.hasHandlers())
     return (url,)
 
 
 @cache
-def _warn_quorum_of_one(source: str, node: str) -> None:
+def _warn_quorum_of_one(source: str, node: str, *, is_heard: bool) -> None:  # noqa: ARG001
+    """Warn once, and once more as soon as the process has a log: beat sets it up late."""
     logger.warning(
         "quorum of one: redlock_nodes is not set, so the %s is the only node; while it is down no "
         "task gets its lock node=%s",

@@ -15,6 +15,7 @@ from celery import Celery
 from celery_redlock.keys import KeyRule, accepts_token, key_rule
 from celery_redlock.redlock.errors import ConfigurationError
 
+from .callers import refuse_unlocked
 from .declared_options import declared_options, lock_options
 from .options import LockOptions
 from .settings import settings_from
@@ -54,6 +55,7 @@ def task_lock_config(task: Any, app: Celery) -> TaskLockConfig:
         name, declared_options(task), settings.option_defaults, max_ttl=settings.max_ttl
     )
     body = body_of(cls)
+    refuse_unlocked(name, cls, body)
     rule = key_rule(name, body, options.key)
     return TaskLockConfig(options, rule, accepts_token(body), settings.max_deliveries)
 

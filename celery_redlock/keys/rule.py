@@ -230,6 +230,13 @@ def _check_call(function: Callable[..., object], signature: Signature) -> None:
     except (TypeError, ValueError):
         return  # a builtin need not tell what it takes
     parameters = signature.parameters.values()
+    # Variadic ones have stars in their text.
+    taken = [str(one).partition(":")[0] for one in accepted.parameters.values()]
+    if taken == ["args", "kwargs"] != list(signature.parameters):
+        raise LockKeyError(
+            "takes args and kwargs as celery-heimdall's key does, but is called as the task is",
+            "give it the task's own parameters, or *args and **kwargs",
+        )
     try:
         accepted.bind(
             *[None for p in parameters if p.kind in POSITIONAL],

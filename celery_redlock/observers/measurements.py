@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from celery import Celery
 from celery.exceptions import Retry
@@ -27,7 +27,10 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("reschedule", "raise", "run", "parked", "unreserved"),
     ),
     "rescheduled": ("Messages requeued to run later, by reason.", ("conflict", "unavailable")),
-    "ticks": ("Ticks that beat has processed, by outcome.", ("published", "elsewhere", "missed")),
+    "ticks": (
+        "Ticks that beat has processed, by outcome.",
+        ("published", "elsewhere", "missed", "twice"),
+    ),
 }
 """Help text and possible outcomes of each counter."""
 HISTOGRAMS: dict[str, str] = {
@@ -45,42 +48,6 @@ BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 
 """Upper bounds of the histograms' buckets, in seconds."""
 
 
-class Recorder(Protocol):
-    """Destination of measurements. Names are those of the tables above."""
-
-    def count(self, name: str, task: str, outcome: str = "") -> None:
-        """Add one to a counter."""
-
-    def observe(self, name: str, task: str, seconds: float) -> None:
-        """Add a value to a histogram."""
-
-    def change(self, name: str, task: str, by: int) -> None:
-        """Add to a gauge."""
-
-    def set_votes(self, votes: int, nodes: int, needed: int) -> None:
-        """Record how many of the nodes vote, and how many must."""
-
-
-def connect(app: Celery, recorder: Recorder) -> None:
-    """Record the measurements of an app's tasks, nodes and ticks from now on."""
-    receivers = _Receivers(recorder)
-    connect_for_app(
-        app,
-        (
-            (signals.lock_acquired, receivers.acquired),
-            (signals.lock_released, receivers.released),
-            (signals.lock_lost, receivers.lost),
-            (signals.lock_conflict, receivers.conflict),
-            (signals.lock_unavailable, receivers.unavailable),
-            (signals.lock_wait_began, receivers.wait_began),
-            (signals.lock_wait_ended, receivers.wait_ended),
-            (signals.nodes_checked, receivers.checked),
-            (signals.tick_processed, receivers.ticked),
-            (task_retry, receivers.retried),
-        ),
-    )
-
-
 def connect_for_app(app: Celery, pairs: Iterable[tuple[Signal, Callable[..., None]]]) -> None:
     """Connect receivers to signals, for the tasks, nodes and ticks of an app alone."""
 
@@ -96,49 +63,80 @@ def connect_for_app(app: Celery, pairs: Iterable[tuple[Signal, Callable[..., Non
         signal.connect(receive_for_app(receiver), weak=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _Receivers:
-    """Receivers of the signals, by what they tell."""
+class Recorder(ABC):
+    """Destination of measurements. Names are those of the tables above."""
 
-    _recorder: Recorder
+    def connect(self, app: Celery) -> None:
+        """Record the measurements of an app's tasks, nodes and ticks from now on."""
+        connect_for_app(
+            app,
+            (
+                (signals.lock_acquired, self._acquired),
+                (signals.lock_released, self._released),
+                (signals.lock_lost, self._lost),
+                (signals.lock_conflict, self._conflict),
+                (signals.lock_unavailable, self._unavailable),
+                (signals.lock_wait_began, self._wait_began),
+                (signals.lock_wait_ended, self._wait_ended),
+                (signals.nodes_checked, self._checked),
+                (signals.tick_processed, self._ticked),
+                (task_retry, self._retried),
+            ),
+        )
 
-    def acquired(self, task: Any, lease: Any, **_: Any) -> None:
-        self._recorder.count("acquired", task.name)
-        self._recorder.change("held", task.name, 1)
-        self._recorder.observe("acquire", task.name, lease.clock.now() - lease.acquired_at)
+    @abstractmethod
+    def count(self, name: str, task: str, outcome: str = "") -> None:
+        """Add one to a counter."""
 
-    def released(self, task: Any, lease: Any, **_: Any) -> None:
+    @abstractmethod
+    def observe(self, name: str, task: str, seconds: float) -> None:
+        """Add a value to a histogram."""
+
+    @abstractmethod
+    def change(self, name: str, task: str, by: int) -> None:
+        """Add to a gauge."""
+
+    @abstractmethod
+    def set_votes(self, votes: int, nodes: int, needed: int) -> None:
+        """Record how many of the nodes vote, and how many must."""
+
+    def _acquired(self, task: Any, lease: Any, **_: Any) -> None:
+        self.count("acquired", task.name)
+        self.change("held", task.name, 1)
+        self.observe("acquire", task.name, lease.clock.now() - lease.acquired_at)
+
+    def _released(self, task: Any, lease: Any, **_: Any) -> None:
         if not lease.lost:
-            self._recorder.count("released", task.name)
-        self._recorder.change("held", task.name, -1)
-        self._recorder.observe("hold", task.name, lease.clock.now() - lease.acquired_at)
+            self.count("released", task.name)
+        self.change("held", task.name, -1)
+        self.observe("hold", task.name, lease.clock.now() - lease.acquired_at)
 
-    def lost(self, task: Any, **_: Any) -> None:
-        self._recorder.count("lost", task.name)
+    def _lost(self, task: Any, **_: Any) -> None:
+        self.count("lost", task.name)
 
-    def conflict(self, task: Any, becomes: str, at: str, **_: Any) -> None:
+    def _conflict(self, task: Any, becomes: str, at: str, **_: Any) -> None:
         outcome = "not_published" if at == "publish" else becomes
-        self._recorder.count("conflicts", task.name, outcome)
+        self.count("conflicts", task.name, outcome)
 
-    def unavailable(self, task: Any, becomes: str, **_: Any) -> None:
-        self._recorder.count("unavailable", task.name, becomes)
+    def _unavailable(self, task: Any, becomes: str, **_: Any) -> None:
+        self.count("unavailable", task.name, becomes)
 
-    def wait_began(self, task: Any, **_: Any) -> None:
-        self._recorder.change("waiting", task.name, 1)
+    def _wait_began(self, task: Any, **_: Any) -> None:
+        self.change("waiting", task.name, 1)
 
-    def wait_ended(self, task: Any, waited: float, **_: Any) -> None:
-        self._recorder.change("waiting", task.name, -1)
-        self._recorder.observe("wait", task.name, waited)
+    def _wait_ended(self, task: Any, waited: float, **_: Any) -> None:
+        self.change("waiting", task.name, -1)
+        self.observe("wait", task.name, waited)
 
-    def retried(self, task: Any, reason: object = None, **_: Any) -> None:
+    def _retried(self, task: Any, reason: object = None, **_: Any) -> None:
         cause = reason.exc if isinstance(reason, Retry) else None
         if isinstance(cause, LockHeld):
-            self._recorder.count("rescheduled", task.name, "conflict")
+            self.count("rescheduled", task.name, "conflict")
         elif isinstance(cause, QuorumUnavailable):
-            self._recorder.count("rescheduled", task.name, "unavailable")
+            self.count("rescheduled", task.name, "unavailable")
 
-    def checked(self, _app: Celery, votes: int, nodes: int, needed: int, **_: Any) -> None:
-        self._recorder.set_votes(votes, nodes, needed)
+    def _checked(self, _app: Celery, votes: int, nodes: int, needed: int, **_: Any) -> None:
+        self.set_votes(votes, nodes, needed)
 
-    def ticked(self, _sender: None, entry: Any, outcome: str, **_: Any) -> None:
-        self._recorder.count("ticks", str(entry.task), outcome)
+    def _ticked(self, _sender: None, entry: Any, outcome: str, **_: Any) -> None:
+        self.count("ticks", str(entry.task), outcome)

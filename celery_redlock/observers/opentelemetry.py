@@ -15,7 +15,7 @@ from celery import Celery
 
 from celery_redlock import signals
 
-from .measurements import BUCKETS_S, COUNTERS, GAUGES, HISTOGRAMS, connect, connect_for_app
+from .measurements import BUCKETS_S, COUNTERS, GAUGES, HISTOGRAMS, Recorder, connect_for_app
 
 try:
     from opentelemetry import metrics, trace
@@ -41,7 +41,7 @@ def observe(
         tracer_provider: Provider of the tracer; None: the global one, set before or later.
         meter_provider: Provider of the meter; None: the global one, set before or later.
     """
-    connect(app, _Instruments(metrics.get_meter("celery_redlock", meter_provider=meter_provider)))
+    _Instruments(metrics.get_meter("celery_redlock", meter_provider=meter_provider)).connect(app)
     spans = _Spans(trace.get_tracer("celery_redlock", tracer_provider=tracer_provider))
     connect_for_app(
         app,
@@ -93,8 +93,8 @@ class _Spans:
         self._tracer.start_span(name, start_time=began, attributes=attributes).end(now)
 
 
-class _Instruments:
-    """Instruments of a meter, as a `Recorder`."""
+class _Instruments(Recorder):
+    """Instruments of a meter."""
 
     def __init__(self, meter: metrics.Meter) -> None:
         self._counters = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from billiard import current_process
@@ -21,7 +21,7 @@ from celery_redlock.beat.liveness import age
 from celery_redlock.task import SingletonTask
 
 from .counts import UNKNOWN, LocalCounts, Series, SharedCounts
-from .measurements import BUCKETS_S, COUNTERS, GAUGES, HISTOGRAMS, connect
+from .measurements import BUCKETS_S, COUNTERS, GAUGES, HISTOGRAMS, Recorder
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
@@ -64,11 +64,11 @@ def observe(
     """
     metrics = PrometheusMetrics(app)
     registry.register(metrics)
-    connect(app, metrics)
+    metrics.connect(app)
 
     def on_beat(sender: Any, **_: Any) -> None:
         if sender.app is app:
-            metrics.is_beat = True
+            metrics.begin_beat(sender.scheduler.schedule.values())
             _Server(beat_port, address, registry).start()
 
     app.steps["worker"].add(_step(metrics, _Server(port, address, registry)))
@@ -131,8 +131,8 @@ class _Server:
             thread.join()
 
 
-class PrometheusMetrics:
-    """Collector of the measurements of an app: a `Recorder`, and a Prometheus collector.
+class PrometheusMetrics(Recorder):
+    """Collector of the measurements of an app, for a registry of Prometheus.
 
     Attributes:
         is_beat: Whether this process is beat.
@@ -143,6 +143,7 @@ class PrometheusMetrics:
         self._counts: LocalCounts | SharedCounts = LocalCounts()
         self._votes: tuple[int, int, int] | None = None
         self.is_beat = False
+        self._scheduled: set[str] = set()
 
     def share(self) -> None:
         """In the worker's main process: share the numbers with the pool's processes to come."""
@@ -159,6 +160,14 @@ class PrometheusMetrics:
         if isinstance(self._counts, SharedCounts):
             process: Any = current_process()
             self._counts.begin_process(process.index)
+
+    def begin_beat(self, entries: Iterable[Any]) -> None:
+        """In beat: show the ticks of the tasks of these entries, and of the settings', from now on.
+
+        The entries of a scheduler that keeps them in a table are in no setting.
+        """
+        self._scheduled = {str(entry.task) for entry in entries}
+        self.is_beat = True
 
     # ---- Recorder
 
@@ -215,19 +224,26 @@ class PrometheusMetrics:
             text = "Lock nodes that may fail before no lock can be acquired; below 0: no quorum."
             yield GaugeMetricFamily(_PREFIX + "quorum_margin", text, votes - needed)
         if self.is_beat and (seconds := age(self._app)) is not None:
-            text = "Time since beat's loop ran on this host."
+            text = "Time since beat's loop ran on this host and could publish."
             yield GaugeMetricFamily(_PREFIX + "beat_age_seconds", text, seconds)
 
     def _known(self) -> list[Series]:
-        """Return the series of every singleton task, and in beat of every scheduled task."""
+        """Return the series of every singleton task, and in beat of every scheduled task.
+
+        A tick that was counted, of an entry that came later, has the others' series, too.
+        """
         tasks = [name for name, task in self._app.tasks.items() if isinstance(task, SingletonTask)]
         known = [
             one for task in tasks for one in self._series(task) if one.metric != "ticks"
         ]  # fmt: skip
         if self.is_beat:
             scheduled = {entry["task"] for entry in self._app.conf.beat_schedule.values()}
+            counted = {one.task for one in self._counts.read() if one.metric == "ticks"}
             known += [
-                one for task in scheduled for one in self._series(task) if one.metric == "ticks"
+                one
+                for task in scheduled | self._scheduled | counted
+                for one in self._series(task)
+                if one.metric == "ticks"
             ]
         return known
 

@@ -101,6 +101,12 @@ class MemoryNode:
     def _do_pttl(self, key: str) -> int:
         return self._pttl(key)
 
+    def _do_pexpire(self, key: str, ttl_ms: str) -> int:
+        existed = self._look(key) is not None
+        if existed:
+            self._pexpire(key, float(ttl_ms))
+        return int(existed)
+
     def _do_del(self, key: str) -> int:
         existed = self._look(key) is not None
         self._del(key)
@@ -202,7 +208,7 @@ class MemoryNode:
         if int(token) > 0 and floor <= int(token):
             lasts = float(keep_ms) + float(floor_ttl_ms)
             if held and floor == int(token) and int(keep_ms) == 0:
-                self._set(floor_key, str(floor + 1), self._pttl(floor_key))
+                self._data[floor_key] = str(floor + 1), self._data[floor_key][1]
             else:
                 lasts = self._floor_lasts(int(token), lasts)
                 self._set(floor_key, str(int(token) + 1), lasts)

@@ -39,6 +39,7 @@ class ChaosFigures:
         faults: Sequence[Fault],
         dead: Collection[int],
         history: list[Operation],
+        effects: Mapping[str, int],
     ) -> Path:
         """Add what was counted with some services, and record all; return the file of all.
 
@@ -48,6 +49,7 @@ class ChaosFigures:
             faults: All that were struck.
             dead: The processes that died.
             history: Of the registers.
+            effects: What faults have done, by name.
         """
         for turn, judgement in turns.items():
             counts = {k: v for k, v in judgement.figures().items() if k != "outcomes"}
@@ -63,6 +65,7 @@ class ChaosFigures:
             )
         took = max(fault.ended for fault in faults) - min(fault.began for fault in faults)
         self._sums.update(seconds=round(took), faults=len(faults), processes_that_died=len(dead))
+        self._sums.update(effects)
         self._faults.update(fault.name for fault in faults)
         judged = judge(history, FencedRegister())
         self._histories.update(

@@ -40,8 +40,12 @@ def _verdicts(run: Figures) -> str:
 
 
 def _simulated(run: Figures) -> str:
-    found = len(run["controls"])
-    return f"{_violations(run)}; {found} of {found + len(run['controls_missed'])} known bugs found"
+    controls = run["controls"]
+    found = f"{len(controls) - len(run['controls_missed'])} of {len(controls)} known bugs found"
+    if all("after schedules" in one for one in controls):
+        most = max((one["after schedules"] for one in controls), default=0)
+        return f"{_violations(run)}; {found} in at most {most:,} fresh schedules each"
+    return f"{_violations(run)}; {found}, each in one schedule that was picked for it"
 
 
 def _chaos(run: Figures) -> str:
@@ -104,6 +108,13 @@ _SUMMARIES: Mapping[str, tuple[Words, Words]] = {
             f"{_count(run['acquisitions'], 'acquisition')}"
         ),
         _chaos,
+    ),
+    "soak": (
+        lambda run: (
+            f"{_time(run['seconds'])}: {_count(run['faults'], 'fault')}, "
+            f"{_count(run['holds'], 'hold')}"
+        ),
+        _violations,
     ),
     "beat_replicas": (
         lambda run: _count(sum(row["ticks"] for row in run["schedulers"]), "tick"),

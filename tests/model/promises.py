@@ -73,6 +73,22 @@ def a_released_lock_never_regains_a_majority(state: State, quorum: int) -> bool:
     return True
 
 
+def a_dropped_lease_is_never_backed_again(state: State, quorum: int) -> bool:
+    """Once a majority has seen the last attempt's drop of lease 0, no majority backs that lease."""
+    dropping = len(state.clients) - 1
+    released = sum(not node.wire[dropping] & RELEASE for node in state.nodes)
+    is_dropped = state.clients[dropping].phase is Phase.RELEASING and released >= quorum
+    return not is_dropped or not _is_backed(state, 0, state.clients[0], quorum)
+
+
+def a_drop_ends_no_other_lease(state: State, quorum: int) -> bool:
+    """Lease 1 is lost only if attempt 0, which is dropped, has completed with a higher token."""
+    first, second, _ = state.clients
+    return second.phase is not Phase.LOST or (
+        first.phase >= Phase.HELD and first.token > second.token
+    )
+
+
 def no_grant_outlives_its_release(state: State, quorum: int) -> bool:
     """A node that has seen an attempt's release does not hold its lock."""
     for attempt, client in enumerate(state.clients):

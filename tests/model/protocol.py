@@ -34,7 +34,7 @@ from .state import (
     put,
     with_node,
 )
-from .variants import Admit, Confirm, Lost, Rules, Scope
+from .variants import Admit, Confirm, Drop, Lost, Rules, Scope
 from .wording import sentence
 
 Move = tuple[Step, State]
@@ -116,6 +116,9 @@ class LockProtocol:
     def _start(self, state: State, attempt: int) -> Iterator[Move]:
         """ACQUIRE 1 and 2: grants go out to all nodes."""
         mine, clients = self.scope.attempts[attempt], state.clients
+        if mine.drops is not None:
+            yield from self._drop(state, attempt, mine.drops)
+            return
         if mine.retry_of is not None and clients[mine.retry_of].phase is not Phase.FAILED:
             return
         if mine.supersedes is not None and clients[mine.supersedes].phase < Phase.HELD:
@@ -123,6 +126,23 @@ class LockProtocol:
         for proposal in self.proposals:
             begun = Client(Phase.GRANTING, 0, _bar(state, 0), proposal)
             yield ("starts", attempt, -1), new_round(state, attempt, begun, GRANT)
+
+    def _drop(self, state: State, attempt: int, owner: int) -> Iterator[Move]:
+        """RELEASE of a lease by others: T is the highest floor that a majority reports under it."""
+        if state.clients[owner].phase < Phase.HELD:
+            return
+        drop, quorum = self.rules.drop, self.scope.quorum
+        for size in range(quorum, self.scope.nodes + 1):
+            for reporting in combinations(state.nodes, size):
+                owners = [node.owner for node in reporting]
+                if owners.count(owner) < (1 if drop is Drop.WITHOUT_MAJORITY else quorum):
+                    continue
+                token = 0
+                if drop is not Drop.BY_CLOCK:
+                    is_any = drop is Drop.ALL_FLOORS
+                    token = max(each.floor for each in reporting if is_any or each.owner == owner)
+                begun = Client(Phase.RELEASING, token, 0, 0)
+                yield ("drops", attempt, -1), new_round(state, attempt, begun, RELEASE)
 
     def _decide(self, state: State, attempt: int, client: Client) -> Iterator[Move]:
         """ACQUIRE 3: whichever majority of grants was read, T is their maximum."""

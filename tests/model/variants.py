@@ -44,6 +44,19 @@ class Supersede(Enum):
     ANYONE = auto()
 
 
+class Drop(Enum):
+    """Which token a release by others has: of which floors it is the highest.
+
+    A majority reports its floors and names the owner, unless the release is WITHOUT_MAJORITY. A
+    clock that is behind gives a token below every floor.
+    """
+
+    BY_CLOCK = auto()
+    ALL_FLOORS = auto()
+    WITHOUT_MAJORITY = auto()
+    FLOORS_UNDER_THE_LOCK = auto()
+
+
 class Admit(Enum):
     """When an operator's word lets a node vote that does not know what it may have forgotten."""
 
@@ -67,6 +80,7 @@ class Rules:
         supersede: Whom a superseding grant replaces.
         hand_over_heeds_floor: Whether a node refuses a hand-over when its floor is higher than the
             token of the lease that hands over.
+        drop: The token of a release by others.
         admit: What has to be true of the nodes before those that wait are admitted.
     """
 
@@ -79,6 +93,7 @@ class Rules:
     release_follows_grant: bool = True
     supersede: Supersede = Supersede.THE_NAMED_OWNER
     hand_over_heeds_floor: bool = True
+    drop: Drop = Drop.FLOORS_UNDER_THE_LOCK
     admit: Admit = Admit.WITHOUT_LOCKS_AND_ATTEMPTS
 
 
@@ -94,6 +109,8 @@ class Attempt:
         is_handed_over: Whether that is no reservation but a lease, whose holder sends this grant.
         extends: Whether it sends an extension, once, at any time while it holds the lock.
         gets_token: Whether a grant gives it a token; one without leaves the floor as it is.
+        drops: The attempt (its index) whose lock it releases as others do, once, at any time, and
+            does nothing else; None: it acquires.
     """
 
     name: str
@@ -103,6 +120,7 @@ class Attempt:
     is_handed_over: bool = False
     extends: bool = False
     gets_token: bool = True
+    drops: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +169,11 @@ class Scope:
     @property
     def owners(self) -> list[int]:
         """Return each attempt's owner, named by the attempt that had it first."""
-        return [
-            index if attempt.same_owner_as is None else attempt.same_owner_as
-            for index, attempt in enumerate(self.attempts)
+        firsts = [
+            attempt.drops if attempt.same_owner_as is None else attempt.same_owner_as
+            for attempt in self.attempts
         ]
+        return [index if first is None else first for index, first in enumerate(firsts)]
 
     @property
     def quorum(self) -> int:

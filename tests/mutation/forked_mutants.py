@@ -26,6 +26,8 @@ from mutmut.utils.format_utils import mangled_name_from_mutant_name
 
 PLAN = "REDLOCK_MUTANTS"
 """Name of the environment variable that has the path of the `Plan`, as JSON."""
+OF_CONSTANT = ":"
+"""In the name of a mutant, between a module and the number of it that is multiplied by ten."""
 _AT_LEAST_S = 10.0
 _TIMES = 10
 """Limits for a test, above the time it took: a busy machine does not reach them."""
@@ -73,7 +75,7 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
         for mutant in plan.mutants:
             if plan.ends_at is not None and time.monotonic() >= plan.ends_at:
                 break
-            reaching = sorted(tests[mangled_name_from_mutant_name(mutant)])
+            reaching = _reaching(tests, mutant)
             verdict = Verdict(mutant, bool(reaching) and _is_killed(session, mutant, reaching))
             into.write(json.dumps(verdict) + "\n")
             into.flush()
@@ -107,9 +109,35 @@ def _tests_by_function(session: pytest.Session, into: Path) -> dict[str, list[_T
     return found
 
 
+def _reaching(tests: dict[str, list[_Test]], mutant: str) -> list[_Test]:
+    """Return the tests that reach the function of a mutant, or any of a constant's module."""
+    module, _, constant = mutant.partition(OF_CONSTANT)
+    if not constant:
+        return sorted(tests.get(mangled_name_from_mutant_name(mutant), ()))
+    quickest = {
+        test.number: test
+        for function, reaching in tests.items()
+        if function.rpartition(".")[0] == module
+        for test in sorted(reaching, reverse=True)
+    }
+    return sorted(quickest.values())
+
+
+def _set_constant(module: str, name: str) -> None:
+    """Multiply a number of a module by ten, wherever it was imported to."""
+    value = getattr(sys.modules[module], name)
+    for each in list(sys.modules.values()):
+        if vars(each).get(name) == value:
+            setattr(each, name, value * 10)
+
+
 def _is_killed(session: pytest.Session, mutant: str, tests: Sequence[_Test]) -> bool:
     def run_until_one_fails() -> int:
-        set_mutant_under_test(mutant)
+        module, _, constant = mutant.partition(OF_CONSTANT)
+        if constant:
+            _set_constant(module, constant)
+        else:
+            set_mutant_under_test(mutant)
         items = [session.items[test.number] for test in tests]
         for test, item, following in zip(tests, items, [*items[1:], None], strict=True):
             # Some mutants hang instead of failing, in a wait or in a loop.

@@ -15,7 +15,8 @@ from mutmut.mutation.file_mutation import mutate_file_contents
 
 from tests.support.root import ROOT
 
-from .forked_mutants import PLAN, Plan, Verdict
+from .forked_mutants import OF_CONSTANT, PLAN, Plan, Verdict
+from .operators import add_operators, constants
 from .scores import PACKAGE, Scores
 
 _COPIES = ROOT / "build" / "mutation"
@@ -55,12 +56,16 @@ def try_room(
 
 def _mutate(folder: Path, file: str) -> Iterator[str]:
     """Put all mutants of a file into its copy, of which one at a time can be chosen."""
+    add_operators()
     path = folder / PACKAGE / file
-    mutated = mutate_file_contents(str(path), path.read_text(encoding="utf-8"))
+    text = path.read_text(encoding="utf-8")
+    mutated = mutate_file_contents(str(path), text)
     path.write_text(mutated.code, encoding="utf-8")
     module = f"{PACKAGE}/{file}".removesuffix(".py").replace("/", ".")
     for name in mutated.mutant_names:
         yield f"{module}.{name}"
+    for name, _ in constants(text):
+        yield f"{module}{OF_CONSTANT}{name}"
 
 
 def _verdicts(folder: Path, tests: list[str], plan: Plan) -> list[Verdict]:
@@ -85,6 +90,10 @@ def _verdicts(folder: Path, tests: list[str], plan: Plan) -> list[Verdict]:
 def _change(folder: Path, file: str, mutant: str) -> str:
     """Return the lines that a mutant removes and adds."""
     mutated = (folder / PACKAGE / file).read_text(encoding="utf-8")
+    _, _, constant = mutant.partition(OF_CONSTANT)
+    if constant:
+        value = dict(constants(mutated))[constant]
+        return f"- {constant} = {value}\n+ {constant} = {value} * 10"
     lines = get_diff_for_mutant(mutant, mutated, file).splitlines()
     return "\n".join(
         f"{line[0]} {line[1:].strip()}"

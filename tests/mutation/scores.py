@@ -13,7 +13,7 @@ from tests.support.root import ROOT
 
 PACKAGE = "celery_redlock"
 _EQUIVALENT = Path(__file__).with_name("equivalent.json")
-PUBLISHED = ROOT / "docs" / "explanation" / "evidence"
+PUBLISHED = ROOT / "docs" / "evidence"
 RECORDED = ROOT / "build" / "evidence"
 _VERDICTS = ("killed", "survived", "equivalent")
 

@@ -9,19 +9,21 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
+from .bugs import FOUND_WITHIN, WITHOUT_GUARD, with_bug
 from .bugs import SEEDS as KNOWN_SEEDS
-from .bugs import WITHOUT_GUARD, with_bug
 from .installation import installed
 from .run import Outcome, run
 from .schedule import Schedule, smaller
 from .shapes import schedule_of
 from .tasks.apps import App, installed_apps
 from .tasks.run import TaskRun
-from .tasks.schedule import FIRST_RESERVED_SEED, FIRST_SEED, Traffic, smaller_traffic
+from .tasks.schedule import FIRST_SEED, KINDS_OF_SEEDS, Traffic, smaller_traffic
 
 _COLLECT_EVERY = 100
 _SLICE = 500
 _FRESH_SEED = 2_000_000
+_FRESH_SEEDS = 20_000
+_FRESH_STARTS = 1_000
 
 
 @dataclass(slots=True)
@@ -93,11 +95,10 @@ def slices_of(seed: int, locks: int, calls: int) -> Iterator[range]:
 
     Wherever one stops, the shares of the two kinds are about right.
     """
-    reserved = calls // 4
+    reserved, prefork = calls // 4, calls // 10
+    counts = (locks, calls - reserved - prefork, reserved, prefork)
     kinds = [
-        _slices(seed, locks),
-        _slices(FIRST_SEED + seed, calls - reserved),
-        _slices(FIRST_RESERVED_SEED + seed, reserved),
+        _slices(first + seed, count) for first, count in zip(KINDS_OF_SEEDS, counts, strict=True)
     ]
     return (seeds for _, seeds in heapq.merge(*kinds, key=lambda one: one[0]))
 
@@ -108,17 +109,32 @@ def _slices(first: int, count: int) -> Iterator[tuple[float, range]]:
         yield start / count, range(first + start, first + min(start + _SLICE, count))
 
 
-def control(sought: tuple[str, int]) -> dict[str, object]:
-    """Look for a bug in so many fresh schedules, or for 1 in the one that is known to find it."""
-    bug, most = sought
+def control(sought: tuple[str, int | None]) -> dict[str, object]:
+    """Look for a bug: in the schedule that was picked for it, or in fresh ones.
+
+    Args:
+        sought: The bug, and the number that fresh schedules follow from; None: the picked one.
+
+    Returns:
+        What it was found as, "none" if it was not; of fresh ones, after how many of how many.
+    """
+    bug, seed = sought
     known = KNOWN_SEEDS[bug]
-    kind = max(first for first in (0, FIRST_SEED, FIRST_RESERVED_SEED) if first <= known)
-    fresh = _FRESH_SEED + kind
-    first = known if most == 1 else fresh
+    if seed is None:
+        return {"bug": bug, "found as": _found_as(campaign([known], bug))}
+    kind = max(first for first in KINDS_OF_SEEDS if first <= known)
+    first, most = kind + _FRESH_SEED + seed % _FRESH_STARTS * _FRESH_SEEDS, FOUND_WITHIN[bug]
     counts = campaign(range(first, first + most), bug, stops_at_first=True)
-    seen_as = counts.failed[0][1].partition(":")[0] if counts.failed else "none"
-    found: dict[str, object] = {"bug": bug, "found as": seen_as}
-    return found if most == 1 else {**found, "after schedules": counts.schedules}
+    return {
+        "bug": bug,
+        "found as": _found_as(counts),
+        "after schedules": counts.schedules,
+        "of at most": most,
+    }
+
+
+def _found_as(counts: Counts) -> str:
+    return counts.failed[0][1].partition(":")[0] if counts.failed else "none"
 
 
 def traced(schedule: Schedule, bug: str | None = None) -> Outcome:

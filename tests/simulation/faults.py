@@ -7,10 +7,23 @@ from collections.abc import Sequence
 
 from celery_redlock.redlock.protocol.scripts import CONFIRM
 
-from .schedule import LOSE_CONFIRM, ON_LINKS, STEP, Fault
-from .servers import Server
-from .wire import Link
+from .link import Link
+from .schedule import (
+    ALL_NODES,
+    BLACK_HOLE,
+    LOSE_CONFIRM,
+    ON_IDLE,
+    ON_LINKS,
+    ON_STATES,
+    ON_STREAMS,
+    STEP,
+    TEARS,
+    Fault,
+)
+from .servers import REPLACED, REPLICA, Server
 from .world import World
+
+_IDLE_OPTION = {"silent": "silent_after", "closing": "closes_after"}
 
 
 class Faults:
@@ -36,17 +49,44 @@ class Faults:
 
     def strike(self, fault: Fault) -> None:
         """Begin a fault, and see to its end."""
-        server = self._servers[fault.node]
         self._struck[fault.kind] += 1
-        self._world.note(
-            f"fault {fault.kind} {fault.lasts:g} s on {server.name} of c{fault.client}"
-        )
+        where = "all" if fault.node == ALL_NODES else self._servers[fault.node].name
+        self._world.note(f"fault {fault.kind} {fault.lasts:g} s on {where} of c{fault.client}")
         ends_at = self._world.time + fault.lasts
-        if fault.kind in ON_LINKS or fault.kind == LOSE_CONFIRM:
-            chosen = self._links if fault.client < 0 else [self._links[fault.client]]
-            self._strike_links(fault, [links[fault.node] for links in chosen], ends_at)
+        if fault.kind in ON_LINKS or fault.kind in ON_STREAMS or fault.kind == LOSE_CONFIRM:
+            of_clients = self._links if fault.client < 0 else [self._links[fault.client]]
+            chosen = [
+                link
+                for links in of_clients
+                for link in (links if fault.node == ALL_NODES else [links[fault.node]])
+            ]
+            if fault.kind in ON_STREAMS:
+                self._strike_streams(fault, chosen, ends_at)
+            else:
+                self._strike_links(fault, chosen, ends_at)
         else:
-            self._strike_node(fault, server, ends_at)
+            self._strike_node(fault, self._servers[fault.node], ends_at)
+
+    def _strike_streams(self, fault: Fault, links: list[Link], ends_at: float) -> None:
+        for link in links:
+            if fault.kind in TEARS:
+                link.tear(
+                    int(fault.size),
+                    is_reply=fault.kind == "tear_reply", is_silent=fault.kind == "vanish",
+                )  # fmt: skip
+            elif fault.kind == BLACK_HOLE:
+                link.dead_addresses = 1
+            elif fault.kind in ON_IDLE:
+                link.end_idle(**{f"{_IDLE_OPTION[fault.kind]}": fault.size})
+        self._world.at(ends_at, self._mend_streams, (fault, links))
+
+    def _mend_streams(self, mended: tuple[Fault, list[Link]]) -> None:
+        fault, links = mended
+        for link in links:
+            if fault.kind == BLACK_HOLE:
+                link.dead_addresses = 0
+            else:
+                link.be_whole()
 
     def _strike_links(self, fault: Fault, links: list[Link], ends_at: float) -> None:
         match fault.kind:
@@ -72,6 +112,11 @@ class Faults:
         if fault.kind == "hang":
             server.hang()
             self._world.at(ends_at, lambda _: server.go_on())
+        elif fault.kind in ON_STATES or fault.kind == REPLACED:
+            server.enter(fault.kind)
+            self._change_role(fault)
+            self._world.at(ends_at, lambda _: server.leave(fault.kind))
+            self._world.at(ends_at, lambda _: self._change_role(fault))
         elif fault.kind == STEP:
             server.stepped += fault.size
             self._world.at(ends_at, lambda _: server.step_back(fault.size))
@@ -81,6 +126,15 @@ class Faults:
                 links[fault.node].reset(is_heard=fault.kind != "power_loss")
             forgets = fault.kind != "restart"
             self._world.at(ends_at, lambda _: server.start(forgets=forgets))
+
+    def _change_role(self, fault: Fault) -> None:
+        """Break all connections to a node that has become a replica, or a master, as Sentinel does.
+
+        A connection that lives through both does not hear of them.
+        """
+        if fault.kind in (REPLICA, REPLACED):
+            for links in self._links:
+                links[fault.node].reset(is_heard=True)
 
     def _hasten(self, links: list[Link]) -> None:
         for link in links:

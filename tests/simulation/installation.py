@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from celery_redlock.redlock import backoff, keeper, keeper_thread, lease, waiters, waiting
-from celery_redlock.redlock.threads import dispatch
+from celery_redlock.redlock import backoff, keeper_thread, lease, waiters, waiting
+from celery_redlock.redlock.threads import callbacks, dispatch
 from celery_redlock.redlock.threads.wakeup import Wakeup
 from celery_redlock.redlock.transport import (
     connection_set,
@@ -28,9 +28,11 @@ from celery_redlock.redlock.transport import (
 )
 from celery_redlock.redlock.transport.poller import new_poller
 
+from .link import Link
+from .poller import Poller
 from .process import Process
-from .wire import Connector, Link, Poller
-from .world import Task
+from .wire import Connector
+from .world import Crashed, Task
 
 
 class Simulated:
@@ -89,6 +91,9 @@ class SimulatedWakeup:
 
     def is_readable(self) -> bool:
         return self._is_set
+
+    def is_writable(self) -> bool:
+        return True
 
     def close(self) -> None:
         self._process.ends.pop(self.fd, None)
@@ -188,6 +193,8 @@ def installed() -> Iterator[Simulated]:
     chances = {"uniform": chance.uniform, "random": chance.random, "token_hex": chance.token_hex}
 
     def fail(*args: Any, exc_info: BaseException | None = None) -> None:
+        if isinstance(exc_info, Crashed):
+            return  # the process is gone, and its next step says so again
         world = simulated.now().world
         world.error = world.error or exc_info or sys.exc_info()[1] or AssertionError(args)
 
@@ -195,7 +202,7 @@ def installed() -> Iterator[Simulated]:
     logged = {"error": fail, "exception": fail}
     places: list[tuple[Any, str, Any]] = [
         (keeper_thread, "logger", HereOnly(keeper_thread.logger, logged)),
-        (keeper, "logger", HereOnly(keeper.logger, logged)),
+        (callbacks, "logger", HereOnly(callbacks.logger, logged)),
         (connection_set, "logger", HereOnly(connection_set.logger, logged)),
         (backoff, "random", HereOnly(random, chances)),
         (node, "random", HereOnly(random, chances)),

@@ -83,9 +83,9 @@ class Judge:
         self._judge_wakeup(lease.key, waited_since)
         key, token = lease.key, lease.token
         if (key, token) in self._tokens:
-            self._fail("token", f"{token} was given twice for {key!r}")
+            self.fail("token", f"{token} was given twice for {key!r}")
         if token <= before:
-            self._fail("token", f"{token} of {key!r} is not above {before}, acquired before")
+            self.fail("token", f"{token} of {key!r} is not above {before}, acquired before")
         self._tokens.add((key, token))
         self._highest[key] = max(self._highest.get(key, 0), token)
         held = self._held.setdefault(key, [])
@@ -110,7 +110,7 @@ class Judge:
             return
         took = self._world.time - free_since
         if took > _WOKEN_WITHIN_S:
-            self._fail("wakeup", f"{key!r} was free for {took:.3f} s while somebody waited")
+            self.fail("wakeup", f"{key!r} was free for {took:.3f} s while somebody waited")
 
     def note_releasing(self, lease: Lease) -> None:
         """Note that the holder of a lease is about to release it."""
@@ -130,7 +130,7 @@ class Judge:
     def note_extended(self, lease: Lease, *, was_lost: bool) -> None:
         """Judge an extension that succeeded; `was_lost`: before it, the lease was over."""
         if was_lost:
-            self._fail("loss", f"{lease.key!r} of {short(lease.owner)} was lost, and extended")
+            self.fail("loss", f"{lease.key!r} of {short(lease.owner)} was lost, and extended")
         self.look()
 
     def look(self) -> None:
@@ -146,7 +146,7 @@ class Judge:
             valid = [
                 one
                 for one in held
-                if not one.lease.is_lost and one.process.true_time(one.lease.deadline) > now
+                if not one.lease.backing.is_lost and one.process.true_time(one.lease.deadline) > now
             ]
             if len(valid) > 1:
                 names = ", ".join(
@@ -154,14 +154,15 @@ class Judge:
                     f"{one.process.true_time(one.lease.deadline) - 1000:.6f})"
                     for one in valid
                 )
-                self._fail("exclusion", f"{key!r} is held by {names}")
+                self.fail("exclusion", f"{key!r} is held by {names}")
 
     def after_switch(self) -> None:
         """Judge, if there is anything to judge."""
         if self._is_crowded:
             self.look()
 
-    def _fail(self, kind: str, text: str) -> None:
+    def fail(self, kind: str, text: str) -> None:
+        """End the run with a violation, unless it has one already."""
         # Not raised: the code that is judged would handle it.
         self._world.error = self._world.error or Violation(kind, text)
 
@@ -173,4 +174,4 @@ class Judge:
         key = self._released[owner]
         having = [server.name for server in self._servers if server.lock_owner(key) == owner]
         if len(having) >= self.quorum:
-            self._fail("release", f"{key!r} of {short(owner)} is back on {having}")
+            self.fail("release", f"{key!r} of {short(owner)} is back on {having}")

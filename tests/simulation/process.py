@@ -12,7 +12,7 @@ from tests.support.fakes.simulated_node import EPOCH_US
 from .world import Crashed, Interrupted, Task, World
 
 if TYPE_CHECKING:
-    from .wire import Poller
+    from .poller import Poller
 
 _FIRST_FD = 10_000
 
@@ -27,6 +27,8 @@ class End(Protocol):
     poller: Poller | None
 
     def is_readable(self) -> bool: ...
+
+    def is_writable(self) -> bool: ...
 
     def close(self) -> None: ...
 
@@ -64,6 +66,7 @@ class Process:
         is_dead: Whether it has crashed.
         stalled_until: Time until which none of its threads runs, seconds.
         ends: What its descriptors stand for.
+        last_struck: Time at which the latest strike ends, seconds.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Process:
         self.stalled_until = 0.0
         self.ends: dict[int, End] = {}
         self.struck: list[str] = []
+        self.last_struck = 0.0
         self._rate = rate
         self._wall_ahead = wall_ahead
         self._wall_tick = wall_tick
@@ -157,6 +161,7 @@ class Process:
         self._next = self._strikes[-1].step if self._strikes else math.inf
         self.struck.append(strike.kind)
         world = self.world
+        self.last_struck = max(self.last_struck, world.time + strike.seconds)
         world.note(f"{self.name} is struck at step {self._steps}: {strike.kind} {strike.seconds:g}")
         if strike.kind == "crash":
             self.die()

@@ -5,17 +5,19 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
-from celery_redlock.redlock.errors import QuorumUnavailable, RedlockError
-from celery_redlock.redlock.lease import Lease
+from celery_redlock.redlock.errors import ConfigurationError, QuorumUnavailable, RedlockError
+from celery_redlock.redlock.lease import Lease, is_reservation
 from celery_redlock.redlock.task_lock import TaskLock
 
 from .faults import Faults
 from .installation import Simulated
 from .judge import Judge, Violation
+from .link import Link
 from .process import Process
+from .promises import Promises, judge_all
 from .schedule import (
     HORIZON_S,
     MAX_SKEW_S,
@@ -23,19 +25,19 @@ from .schedule import (
     NODE_TIMEOUT_S,
     RATE,
     RESERVED_S,
+    SEVERAL,
     Client,
     Fault,
     Schedule,
     Use,
 )
 from .servers import Server, short
-from .wire import Link
 from .world import Crashed, Interrupted, Stuck, World
 
 _BOUND_S = 60.0
 """In this time after the last fault each waiter has the lock: guard, back-off and all turns."""
 _CALM_AFTER_S = HORIZON_S + 2.0
-_IDLE_S = 3.0
+_ASKED_AGAIN_S = 6.0
 
 
 @dataclass(slots=True)
@@ -91,6 +93,7 @@ class Run:
         self.links: list[list[Link]] = []
         self.processes: list[Process] = []
         self.locks: list[tuple[Process, TaskLock]] = []
+        self.promises: list[Promises] = []
         self.struck: Counter[str] = Counter()
         self._guard = guard
         seeds = random.Random(schedule.seed)
@@ -101,13 +104,22 @@ class Run:
                 [*client.strikes], chance,
             )  # fmt: skip
             links = [
-                Link(server, random.Random(chance.getrandbits(64)), schedule.slowness)
+                Link(
+                    server,
+                    random.Random(chance.getrandbits(64)),
+                    schedule.slowness,
+                    schedule.cutting,
+                    schedule.room,
+                )
                 for server in self.servers
             ]
             for server, link in zip(self.servers, links, strict=True):
                 simulated.links[process.name, server.name] = link
             self.links.append(links)
             self.processes.append(process)
+            self.promises.append(
+                Promises(schedule, number, process, self.servers, links, self.judge.fail)
+            )
             simulated.process = process
             self.start(client, process)
         faults = Faults(world, self.servers, self.links, schedule.slowness, self.struck)
@@ -122,15 +134,17 @@ class Run:
         redlock.release = _judged(self.judge, redlock)  # type: ignore[method-assign]
         body = _body(self, process, redlock, client)
         process.main = self.world.start(process, "main", body)
+        for number in range(1, client.threads):
+            self.world.start(process, f"t{number}", body)
 
     def new_lock(self, process: Process) -> TaskLock:
         """Return the lock of a process."""
         redlock = TaskLock(
             [f"redis://{server.name}" for server in self.servers], node_timeout=NODE_TIMEOUT_S,
             max_ttl=MAX_TTL_S, max_clock_skew=MAX_SKEW_S, restart_guard=self._guard,
-            idle_timeout=_IDLE_S, clock=process,
+            idle_timeout=self.schedule.idle_timeout, clock=process,
         )  # fmt: skip
-        redlock.log = lambda event: None
+        redlock.log = self.promises[self.processes.index(process)].note_event
         self.locks.append((process, redlock))
         return redlock
 
@@ -172,16 +186,23 @@ class Run:
     def look_for_rest(self) -> None:
         """Judge what is left when nothing happens any more."""
         self.look_for_work()
+        judge_all(self.promises)
+        if self.world.error:
+            raise self.world.error
         is_undisturbed = not self.struck and not any(one.struck for one in self.processes)
         has_crashed = any(one.is_dead for one in self.processes)
         if has_crashed:
             self.world.time += RESERVED_S * (1 + 2 * RATE)
         # The rest of a reservation may stay on a node that its release did not reach.
         allowed = 0 if is_undisturbed or has_crashed else len(self.servers) - self.judge.quorum
-        for key in ("a", "b"):
-            having = [one.name for one in self.servers if one.lock_owner(key)]
-            if len(having) > allowed:
-                raise Violation("rest", f"{key!r} stays on {having}")
+        owners = [one for server in self.servers for one in server.owners()]
+        if not has_crashed and all(map(is_reservation, owners)):
+            # So it may if the connection that made it was given up, though no fault was struck.
+            allowed = len(self.servers) - self.judge.quorum
+        locked = Counter(key for server in self.servers for key in server.locked())
+        for key, count in locked.items():
+            if count > allowed:
+                raise Violation("rest", f"{key[:20]!r} stays on {count} nodes")
 
     def look_for_work(self) -> None:
         """Judge whether a process that lives still has something to do."""
@@ -201,13 +222,15 @@ class Run:
 def _body(run: Run, process: Process, redlock: TaskLock, client: Client) -> Callable[[], None]:
     """Return what a client does: its uses, and one more when all faults are over."""
     judge, world = run.judge, run.world
+    promises = run.promises[run.processes.index(process)]
+    user = _User(judge, promises, process, redlock)
 
     def all_uses() -> None:
         for use in client.uses:
             process.sleep(use.after)
             process.is_interruptible = True
             try:
-                _use(judge, process, redlock, use)
+                user.use(use)
             except (RedlockError, Interrupted) as error:
                 world.note(f"{process.name} gets {type(error).__name__}")
             finally:
@@ -217,7 +240,12 @@ def _body(run: Run, process: Process, redlock: TaskLock, client: Client) -> Call
         last = Use(0.0, client.uses[-1].key, 0.6, _BOUND_S, 0.01, "acquire")
         began = world.time
         try:
-            _use(judge, process, redlock, last)
+            try:
+                user.use(last)
+            except ConfigurationError:
+                # A node that was a replica is asked again after that.
+                process.sleep(_ASKED_AGAIN_S)
+                user.use(last)
         except RedlockError as error:
             raise Violation(
                 "progress", f"{process.name} has no lock {world.time - began:.1f} s later: {error}"
@@ -226,57 +254,126 @@ def _body(run: Run, process: Process, redlock: TaskLock, client: Client) -> Call
     return all_uses
 
 
-def _use(judge: Judge, process: Process, redlock: TaskLock, use: Use) -> None:
-    before, began = 0, process.world.time
+class _User:
+    """One thread that uses locks; the judge hears of all that it is told.
 
-    def on_attempt(owner: str) -> None:
-        nonlocal before
-        before = judge.highest(use.key)
+    Args:
+        judge: The judge.
+        promises: What its process was promised.
+        process: Its process.
+        redlock: The lock of its process.
+    """
 
-    if use.how == "lock":
-        before = judge.highest(use.key)
-        with redlock.lock(use.key, use.ttl, wait=use.wait, label=process.name) as lease:
-            judge.note_acquired(process, lease, before, began)
-            _note(process, "locks", lease)
-            try:
-                process.sleep(use.hold)
-            finally:
-                judge.note_releasing(lease)
-        return
-    if use.how == "reserve":
-        lease = redlock.reserve(use.key, RESERVED_S, label=process.name)
-        judge.note_reserved(use.key)
-        _note(process, "reserves", lease)
+    def __init__(
+        self, judge: Judge, promises: Promises, process: Process, redlock: TaskLock
+    ) -> None:
+        self._judge = judge
+        self._promises = promises
+        self._process = process
+        self._redlock = redlock
+
+    def use(self, use: Use) -> None:
+        """Use locks once.
+
+        Raises:
+            RedlockError: The lock says so.
+        """
+        match use.how:
+            case "lock":
+                with ExitStack() as stack:
+                    self._lock(stack, use, use.key)
+                    self._process.sleep(use.hold)
+            case "several":
+                with ExitStack() as stack:
+                    for number in range(SEVERAL):
+                        self._lock(stack, use, f"{number}{use.key}")
+                    self._process.sleep(use.hold)
+            case "reserve":
+                self._reserve(use)
+            case _:
+                self._acquire(use)
+
+    def _lock(self, stack: ExitStack, use: Use, key: str) -> None:
+        judge, process = self._judge, self._process
+        before, began = judge.highest(key), process.world.time
+        hold = self._redlock.lock(key, use.ttl, wait=use.wait, label=process.name)
         try:
-            process.sleep(use.hold)
+            lease = stack.enter_context(hold)
+        except RedlockError as error:
+            self._promises.note_refused(began, use.wait, error)
+            raise
+        stack.callback(judge.note_releasing, lease)
+        judge.note_acquired(process, lease, before, began)
+        self._note("locks", lease)
+
+    def _reserve(self, use: Use) -> None:
+        lease = self._redlock.reserve(use.key, RESERVED_S, label=self._process.name)
+        self._judge.note_reserved(use.key)
+        self._note("reserves", lease)
+        try:
+            self._process.sleep(use.hold)
         finally:
             with suppress(QuorumUnavailable):
-                redlock.release(lease)
-        return
-    lease = redlock.acquire_for_task(
-        use.key, use.ttl, wait=use.wait, label=process.name, on_attempt=on_attempt
-    )
-    judge.note_acquired(process, lease, before, began)
-    _note(process, "acquires", lease)
-    try:
+                self._redlock.release(lease)
+
+    def _acquire(self, use: Use) -> None:
+        judge, process, redlock = self._judge, self._process, self._redlock
+        before, began = 0, process.world.time
+
+        def on_attempt(owner: str) -> None:
+            nonlocal before
+            before = judge.highest(use.key)
+
+        try:
+            lease = redlock.acquire_for_task(
+                use.key, use.ttl, wait=use.wait, label=process.name, on_attempt=on_attempt
+            )
+        except RedlockError as error:
+            self._promises.note_refused(began, use.wait, error)
+            raise
+        judge.note_acquired(process, lease, before, began)
+        self._note("acquires", lease)
+        try:
+            self._hold(use, lease)
+        finally:
+            if use.how != "leave":
+                judge.note_releasing(lease)
+                # Unconfirmed, it is repeated in the background.
+                with suppress(QuorumUnavailable):
+                    redlock.release(lease)
+
+    def _hold(self, use: Use, lease: Lease) -> None:
+        process = self._process
         if use.how == "extend":
             for _ in range(3):
                 process.sleep(use.hold / 3)
-                was_lost = lease.lost
                 with suppress(QuorumUnavailable):
-                    redlock.extend(lease)
-                    judge.note_extended(lease, was_lost=was_lost)
+                    self._extend(lease)
             process.sleep(use.hold)
-        elif use.how == "leave":
-            return
-        else:
+        elif use.how == "ensure":
+            until = process.world.time + use.hold
+            while process.world.time < until:
+                process.sleep(process.chance.uniform(0.04, 0.11))
+                with suppress(QuorumUnavailable):
+                    self._extend(lease)
+        elif use.how != "leave":
             process.sleep(use.hold)
-    finally:
-        judge.note_releasing(lease)
-        # Unconfirmed, it is repeated in the background.
-        with suppress(QuorumUnavailable):
-            if use.how != "leave":
-                redlock.release(lease)
+
+    def _extend(self, lease: Lease) -> None:
+        was_lost, began = lease.lost, self._process.world.time
+        try:
+            self._redlock.extend(lease)
+        except RedlockError as error:
+            self._promises.note_not_extended(began, lease, error)
+            raise
+        self._judge.note_extended(lease, was_lost=was_lost)
+
+    def _note(self, what: str, lease: Lease) -> None:
+        world = self._process.world
+        if world.trace is not None:
+            world.note(
+                f"{self._process.name} {what} {lease.key[:9]} {short(lease.owner)} {lease.token}"
+            )
 
 
 def _judged(judge: Judge, redlock: TaskLock) -> Callable[..., None]:
@@ -288,8 +385,3 @@ def _judged(judge: Judge, redlock: TaskLock) -> Callable[..., None]:
         judge.note_released(lease)
 
     return release
-
-
-def _note(process: Process, what: str, lease: Lease) -> None:
-    if process.world.trace is not None:
-        process.world.note(f"{process.name} {what} {lease.key} {short(lease.owner)} {lease.token}")

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from .process import Strike
+from .servers import STATES
 
 Thing = TypeVar("Thing")
+_MOST_PIECES = 10
+"""Mostly of a request and of the replies to its parts: each is cut again."""
+_REQUEST_BYTES = 3000
 HORIZON_S = 4.0
 """Faults begin in this time; the longest one ends a little later."""
 MAX_TTL_S = 2.0
 MAX_SKEW_S = 0.5
 RESERVED_S = 30.0
 NODE_TIMEOUT_S = 0.05
+IDLE_TIMEOUT_S = 3.0
+SEVERAL = 3
+"""Locks that one use takes together."""
 RATE = 0.004
 """Largest error of a clock's rate: two differ by less than the allowance for drift, 1 %."""
 CALM_SLOWNESS_S = 0.01
@@ -23,6 +30,15 @@ FEW_CLIENTS = 4
 ON_LINKS = ("slow", "cut", "deaf", "mute", "reset", "half_open")
 LOSE_CONFIRM = "lose_confirm"
 """On a link: its next CONFIRM is lost, and its connections with it."""
+TEARS = ("tear", "tear_reply", "vanish")
+"""On a link: the connection breaks at a byte of a request, or of a reply, or nobody hears of it."""
+ON_IDLE = ("silent", "closing")
+"""On a link: connections that are idle for `size` end, without a word or with one."""
+BLACK_HOLE = "black_hole"
+"""On a link: the first address of the server's name does not answer."""
+ON_STREAMS = (*TEARS, *ON_IDLE, BLACK_HOLE)
+ON_STATES = STATES
+ALL_NODES = -1
 ON_NODES = ("hang", "restart", "forget", "power_loss")
 ON_CLIENTS = ("pause", "stall", "crash", "interrupt")
 STEP = "clock_step"
@@ -40,7 +56,8 @@ class Use:
         wait: How long to try, seconds.
         hold: How long to hold it, seconds.
         how: "acquire", "extend" (acquire, and extend by hand), "lock" (the keeper renews), "leave"
-            (never release it), or "reserve" (for `RESERVED_S`, whatever the ttl).
+            (never release it), "reserve" (for `RESERVED_S`, whatever the ttl), "ensure" (extend by
+            hand again and again), or "several" (the keeper renews several at once).
     """
 
     after: float
@@ -59,6 +76,7 @@ class Client:
         rate: Seconds that its clock counts in a second.
         wall_ahead: By how much its wall clock is ahead, seconds. Nothing rests on that clock.
         wall_tick: Interval at which its wall clock moves on, seconds; 0.0: always.
+        threads: How many threads do all of its uses.
     """
 
     rate: float
@@ -66,6 +84,7 @@ class Client:
     wall_tick: float
     uses: tuple[Use, ...]
     strikes: tuple[Strike, ...]
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +94,11 @@ class Fault:
     Attributes:
         at: When it begins, seconds.
         lasts: How long it lasts, seconds.
-        kind: One of `ON_LINKS` or `ON_NODES`, `LOSE_CONFIRM` or `STEP`.
-        node: Which node.
+        kind: One of `ON_LINKS`, `ON_STREAMS`, `ON_NODES` or `ON_STATES`, `LOSE_CONFIRM`,
+            `REPLACED` or `STEP`.
+        node: Which node; `ALL_NODES`: all, if it is one of `ON_STREAMS`.
         client: Of which client's link; -1: of all.
-        size: Seconds of a delay, or of a clock's step.
+        size: Seconds of a delay, of idling, or of a clock's step; bytes before a tear.
     """
 
     at: float
@@ -97,6 +117,9 @@ class Schedule:
         seed: Of delays and back-offs.
         nodes: Rate and error of each node's clock.
         slowness: Longest ordinary delay, seconds.
+        cutting: Chance that a write arrives in pieces.
+        room: Bytes that a socket takes before it accepts only a part; 0: any number.
+        idle_timeout: Time after which clients close unused connections, seconds.
     """
 
     seed: int
@@ -104,6 +127,9 @@ class Schedule:
     slowness: float
     clients: tuple[Client, ...]
     faults: tuple[Fault, ...]
+    cutting: float = field(default=0.0, kw_only=True)
+    room: int = field(default=0, kw_only=True)
+    idle_timeout: float = field(default=IDLE_TIMEOUT_S, kw_only=True)
 
     @property
     def has_steps(self) -> bool:
@@ -113,9 +139,16 @@ class Schedule:
     @property
     def is_calm(self) -> bool:
         """Whether nothing strikes, links are quick, and each waiter asks after a release."""
-        is_struck = self.faults or any(client.strikes for client in self.clients)
+        is_interrupted = self.faults or any(client.strikes for client in self.clients)
         is_small = len(self.clients) <= FEW_CLIENTS
-        return is_small and not is_struck and self.slowness <= CALM_SLOWNESS_S
+        return is_small and not is_interrupted and self.longest_s <= CALM_SLOWNESS_S
+
+    @property
+    def longest_s(self) -> float:
+        """How long a request takes in one direction, piece after piece, at most."""
+        pieces = _MOST_PIECES if self.cutting else 1
+        writes = 1 + _REQUEST_BYTES // self.room if self.room else 1
+        return self.slowness * pieces * writes
 
 
 def smaller(schedule: Schedule) -> Iterator[Schedule]:
@@ -133,8 +166,10 @@ def smaller(schedule: Schedule) -> Iterator[Schedule]:
         if node != (1.0, 0.0):
             nodes = (*schedule.nodes[:number], (1.0, 0.0), *schedule.nodes[number + 1 :])
             yield replace(schedule, nodes=nodes)
-    if schedule.slowness:
-        yield replace(schedule, slowness=0.0)
+    for name in ("room", "cutting", "slowness"):
+        if getattr(schedule, name):
+            nothing: dict[str, Any] = {name: 0}
+            yield replace(schedule, **nothing)
 
 
 def _smaller_client(client: Client) -> Iterator[Client]:
@@ -142,6 +177,8 @@ def _smaller_client(client: Client) -> Iterator[Client]:
         yield replace(client, strikes=strikes)
     for uses in _with_one_less(client.uses):
         yield replace(client, uses=uses)
+    if client.threads > 1:
+        yield replace(client, threads=client.threads // 2)
     right = replace(client, rate=1.0, wall_ahead=0.0, wall_tick=0.0)
     if client != right:
         yield from (

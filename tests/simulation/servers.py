@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Protocol
@@ -15,10 +16,24 @@ from .world import World
 
 PREFIX = "redlock"
 _NAMES = {script.sha: script.name.upper() for script in ALL}
-_REPLICATION = b"# Replication\r\nrole:master\r\n"
+FULL, REPLICA, LOADING, MISCONF, CROWDED = "full", "replica", "loading", "misconf", "crowded"
+STATES = (FULL, REPLICA, LOADING, MISCONF, CROWDED)
+"""For a while: stores no more; has a master; reads its disk; can't write there; has no room for one
+more client."""
+REPLACED = "replaced"
+"""A replica whose master's keys replace its own. Only a client that has seen it before knows."""
+_REFUSALS = {
+    REPLICA: "READONLY You can't write against a read only replica.",
+    REPLACED: "READONLY You can't write against a read only replica.",
+    LOADING: "LOADING Redis is loading the dataset in memory",
+    MISCONF: "MISCONF Redis is configured to save RDB snapshots, but it's unable to persist",
+    CROWDED: "ERR max number of clients reached",
+}
+_WRITES = ("_set", "_del", "_pexpire")
+_WHILE_LOADING = ("INFO", "SUBSCRIBE", "UNSUBSCRIBE")
 _ALWAYS: dict[tuple[str, ...], bytes] = {
     ("SCRIPT", "LOAD", script.text): encoded(script.sha.encode()) for script in ALL
-} | {("INFO", "replication"): encoded(_REPLICATION)}
+}
 """Commands of each handshake, and the replies to them, which never change."""
 Command = tuple[str, list[str], list[str] | None]
 
@@ -47,6 +62,7 @@ class Server(SimulatedNode):
     Attributes:
         is_up: Whether it runs.
         generation: How often it was started.
+        state: One of `STATES`; "": it is in order.
         on_set: Called with key and owner when a lock key is set.
     """
 
@@ -56,6 +72,7 @@ class Server(SimulatedNode):
         self.name = name
         self.is_up = True
         self.generation = 0
+        self.state = ""
         self.stepped = 0.0
         self.on_set: Callable[[str, str], None] | None = None
         self._rate = rate
@@ -64,6 +81,8 @@ class Server(SimulatedNode):
         self._backlog: list[tuple[Callable[[Any], None], Any]] | None = None
         self._subscribed: dict[str, dict[Client, None]] = {}
         self._client: Any = None
+        self._history = 0
+        self._set_at: dict[str, float] = {}
 
     def _time(self) -> float:
         # Redis expires keys by its wall clock.
@@ -110,28 +129,88 @@ class Server(SimulatedNode):
 
     # ---- commands
 
-    def replies(self, payload: bytes, client: Client) -> bytes:
-        """Carry out a client's commands; return the replies in the servers' wire format."""
+    def replies(self, payload: bytes, client: Client) -> tuple[bytes, bytes]:
+        """Carry out a client's commands.
+
+        Returns:
+            The replies in the servers' wire format, and the rest of the payload: a command that is
+            not whole yet.
+        """
         made = b""
         self._client = client
-        for step in _steps_of(payload):
+        steps, rest = _steps_of(payload)
+        if self.state:
+            return self._replies_in_state(payload), rest
+        for step in steps:
             if isinstance(step, bytes):
                 made += step
-                continue
-            name, argv, keys = step
-            try:
-                if keys is not None:
-                    made += encoded(self._scripts[name](keys, argv))
-                else:
-                    reply = getattr(self, f"_do_{name.lower()}")(*argv)
-                    made += b"".join(map(encoded, reply if type(reply) is Several else [reply]))
-            except ErrorReply as error:
-                made += encoded(error)
+            else:
+                made += self._reply_to(*step)
+        return made, rest
+
+    def _reply_to(self, name: str, argv: list[str], keys: list[str] | None) -> bytes:
+        self._has_written = False
+        try:
+            if keys is not None:
+                return encoded(self._scripts[name](keys, argv))
+            reply = getattr(self, f"_do_{name.lower()}")(*argv)
+            return b"".join(map(encoded, reply if type(reply) is Several else [reply]))
+        except ErrorReply as error:
+            return encoded(error)
+
+    # ---- states in which it refuses
+
+    def enter(self, state: str) -> None:
+        """Be in a state of `STATES`."""
+        self.leave(self.state)
+        self.state = state
+        self.is_full = state == FULL
+        self._history += state in (REPLICA, REPLACED)
+        if state == REPLACED:
+            self.forget()
+        if state in (REPLICA, REPLACED, MISCONF):
+            # Shadows the methods: a server in order pays nothing for this.
+            for name in _WRITES:
+                setattr(self, name, self._refuse)
+
+    def leave(self, state: str) -> None:
+        """Be in order again, unless it is in another state by now."""
+        if state and state == self.state:
+            self._history += state in (REPLICA, REPLACED)
+            self.state, self.is_full = "", False
+            for name in _WRITES:
+                self.__dict__.pop(name, None)
+
+    def greeting(self) -> bytes:
+        """Return what it says to those who connect while it is crowded."""
+        return encoded(ErrorReply(_REFUSALS[CROWDED]))
+
+    def _refuse(self, *_: object) -> None:
+        raise ErrorReply(_REFUSALS[self.state])
+
+    def _replies_in_state(self, payload: bytes) -> bytes:
+        made = b""
+        for name, argv, keys in commands_in(payload)[0]:
+            if self.state == LOADING and name not in _WHILE_LOADING:
+                made += encoded(ErrorReply(_REFUSALS[LOADING]))
+            else:
+                made += self._reply_to(name, argv, keys)
         return made
 
     def lock_owner(self, key: str) -> str | None:
         """Return who has the lock `key` here."""
         return self._get(lock_keys(PREFIX, key)[0])
+
+    def held_since(self, key: str, owner: str, token: int) -> float:
+        """Return since when `owner` has had the lock here without a gap; infinity: it hasn't.
+
+        Nor has it if the floor is above its token: such a node never extends the lease. Its grant
+        may have come late, when others that granted a lower token had decided.
+        """
+        lock, floor = lock_keys(PREFIX, key)
+        if self._get(lock) != owner or int(self._get(floor) or 0) > token:
+            return math.inf
+        return self._set_at[lock]
 
     def locked(self) -> list[str]:
         """Return the keys of locks that somebody has here."""
@@ -143,7 +222,9 @@ class Server(SimulatedNode):
 
     def _do_info(self, section: str) -> bytes:
         if section == "replication":
-            return _REPLICATION
+            role = "slave" if self.state in (REPLICA, REPLACED) else "master"
+            text = f"# Replication\r\nrole:{role}\r\nmaster_replid:{self.name}-{self._history}\r\n"
+            return text.encode()
         uptime = max(0, int(self._time()) - int(self._started_at))
         run_id = f"{self.name}-{self.generation}"
         return f"# Server\r\nrun_id:{run_id}\r\nuptime_in_seconds:{uptime}\r\n".encode()
@@ -174,34 +255,37 @@ class Server(SimulatedNode):
         return [b"released", len(listening)]
 
     def _set(self, key: str, value: str, ttl_ms: float) -> None:
-        self._has_written = False
         super()._set(key, value, ttl_ms)
         if self.on_set and key[-1] == "}":
+            self._set_at[key] = self.world.time
             self.on_set(key, value)
 
 
 @lru_cache(maxsize=256)
-def _steps_of(payload: bytes) -> list[Command | bytes]:
-    """Return what to do for a payload: commands, or replies that are known."""
+def _steps_of(payload: bytes) -> tuple[list[Command | bytes], bytes]:
+    """Return what to do for a payload, commands or replies that are known, and its rest."""
     steps: list[Command | bytes] = []
-    for command in commands_in(payload):
+    commands, rest = commands_in(payload)
+    for command in commands:
         name, argv, _ = command
         known = _ALWAYS.get((name, *argv))
         if known and steps and isinstance(steps[-1], bytes):
             steps[-1] += known
         else:
             steps.append(known or command)
-    return steps
+    return steps, rest
 
 
-def commands_in(payload: bytes) -> list[Command]:
-    """Return name, arguments and, for a script, keys of each packed command."""
+def commands_in(payload: bytes) -> tuple[list[Command], bytes]:
+    """Return name, arguments and, for a script, keys of each whole command, and the rest."""
     found: list[Command] = []
     # No word has a line's end as servers write it.
     lines = payload.decode().split("\r\n")
-    at = 0
-    while lines[at]:
+    at, whole = 0, len(lines) - 1
+    while at < whole:
         end = at + 1 + 2 * int(lines[at][1:])
+        if end > whole:
+            break
         words = lines[at + 2 : end : 2]
         at = end
         if words[0] == "EVALSHA":
@@ -209,13 +293,15 @@ def commands_in(payload: bytes) -> list[Command]:
             found.append((words[1], words[3 + keys :], words[3 : 3 + keys]))
         else:
             found.append((words[0], words[1:], None))
-    return found
+    return found, "\r\n".join(lines[at:]).encode()
 
 
 def shown(payload: bytes) -> str:
     """Return the commands in a payload, as a trace has them."""
     names = []
-    for name, argv, keys in commands_in(payload):
+    if payload[:1] != b"*":
+        return "(the rest)"
+    for name, argv, keys in commands_in(payload)[0]:
         script = _NAMES.get(name)
         names.append(f"{script} {short(argv[0])} {argv[1]}" if keys and script else name)
     return "; ".join(names[:3]) + ("; …" if names[3:] else "")

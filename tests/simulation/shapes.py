@@ -20,6 +20,7 @@ from .schedule import (
     Schedule,
     Use,
 )
+from .stream_shapes import in_pieces, stream_schedule
 from .tasks.schedule import FIRST_SEED, traffic_of
 
 _TTLS = (0.08, 0.2, 0.6, MAX_TTL_S)
@@ -27,11 +28,15 @@ _TTLS = (0.08, 0.2, 0.6, MAX_TTL_S)
 
 def schedule_of(seed: int) -> Schedule:
     """Return the schedule of a seed: from `FIRST_SEED` on, one of calls."""
+    of_bytes = random.Random(f"bytes {seed}")
     if seed >= FIRST_SEED:
-        return traffic_of(seed)
+        return in_pieces(of_bytes, traffic_of(seed))
+    if stream := stream_schedule(of_bytes, seed):
+        return stream
     chance = random.Random(seed)
     number = chance.random()
-    return next(make for share, make in _SHAPES if number < share)(chance, seed)
+    schedule = next(make for share, make in _SHAPES if number < share)(chance, seed)
+    return in_pieces(of_bytes, schedule)
 
 
 def _crowd(chance: random.Random, seed: int) -> Schedule:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
+
+import pytest
 
 from tests.support.root import ROOT
 
@@ -33,8 +36,12 @@ def test_a_seed_replays_byte_for_byte_in_another_process() -> None:
     assert here.count("\n") > 300
 
 
-def test_seeds_differ() -> None:
-    assert traced(schedule_of(1)).trace != traced(schedule_of(2)).trace
+@pytest.mark.parametrize("seed", [1, FIRST_SEED])
+def test_seeds_differ_in_their_schedules_and_their_delays(seed: int) -> None:
+    schedule, other = schedule_of(seed), schedule_of(seed + 1)
+    assert replace(schedule, seed=other.seed) != other
+    same_with_other_delays = replace(schedule, seed=other.seed)
+    assert traced(schedule).trace != traced(same_with_other_delays).trace
 
 
 def test_a_failing_schedule_is_shrunk_and_explained() -> None:

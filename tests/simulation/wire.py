@@ -1,64 +1,27 @@
-"""TCP between simulated processes and servers: in order, late, cut, broken, or half-open."""
+"""TCP between simulated processes and servers: bytes in order, late, cut, broken, or half-open.
+
+The real `NodeConnection` writes to these sockets and parses what it reads from them. A write is
+taken in whole or in part; what was taken arrives in pieces, each at a time of its own, and what has
+arrived when a socket is read is read together, wherever one reply ends and the next begins.
+"""
 
 from __future__ import annotations
 
-import random
-from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
+from .link import Link
+from .poller import Poller
 from .process import Process
-from .servers import Server, shown
-from .world import Task
-
-
-class Link:
-    """The way between one process and one server, both directions.
-
-    Attributes:
-        slowness: Longest ordinary delay in one direction, seconds.
-        out_until, in_until: Time until which nothing gets through to, or from, the server.
-        loses: The next request with these bytes is lost, with all connections; b"": none.
-    """
-
-    __slots__ = ("_random", "in_until", "loses", "out_until", "server", "slowness", "sockets")
-
-    def __init__(self, server: Server, chance: random.Random, slowness: float) -> None:
-        self.server = server
-        self._random = chance.random
-        self.slowness = slowness
-        self.out_until = 0.0
-        self.in_until = 0.0
-        self.loses = b""
-        self.sockets: list[Socket] = []
-
-    def delay(self) -> float:
-        """Return how long the next segment takes, seconds."""
-        return 0.0001 + self.slowness * self._random() ** 3
-
-    def after(self, clear_at: float, opens_at: float, now: float) -> float:
-        """Return when a segment arrives: not before the one before it, or before the way opens."""
-        return max(clear_at, opens_at, now) + (0.0001 + self.slowness * self._random() ** 3)
-
-    def cut(self, *, out_until: float, in_until: float) -> None:
-        """Hold up what goes out to the server, and what comes in from it, until these times."""
-        self.out_until = max(self.out_until, out_until)
-        self.in_until = max(self.in_until, in_until)
-
-    def reset(self, *, is_heard: bool) -> None:
-        """Break all connections, with what is under way; without `is_heard` the client's end stays
-        as it is: half-open."""
-        for socket in self.sockets:
-            socket.lose(is_heard=is_heard)
-        self.sockets = []
+from .servers import CROWDED, shown
 
 
 class Socket:
     """The client's end of one connection: what `NodeConnection` needs of a socket."""
 
     __slots__ = (
-        "_fd", "_in_clear", "_out_clear", "inbox", "is_closed", "is_lost", "is_reset",
-        "link", "poller", "process", "server", "server_generation", "world",
+        "_fd", "_in_clear", "_is_full", "_out_clear", "_under_way", "_unread", "_used_at", "inbox",
+        "is_closed", "is_ended", "is_gone", "is_lost", "is_reset", "is_silent", "link", "poller",
+        "process", "server", "server_generation", "world",
     )  # fmt: skip
 
     def __init__(self, process: Process, link: Link) -> None:
@@ -68,9 +31,15 @@ class Socket:
         self.server = link.server
         self.server_generation = link.server.generation
         self._fd = process.new_fd(self)
-        self.inbox: deque[bytes] = deque()
-        self.is_reset = self.is_closed = False
-        self.is_lost = False  # the connection does not exist any more at the server
+        self.inbox = b""
+        self._unread = b""  # what the server has of a command that is not whole yet
+        self._under_way = 0
+        self._is_full = False
+        self._used_at = self.world.time
+        self.is_reset = self.is_ended = self.is_closed = False
+        self.is_gone = False  # the connection does not exist any more at the server
+        self.is_lost = False  # nor does what was under way
+        self.is_silent = False  # the way has forgotten it
         self.poller: Poller | None = None
         self._out_clear = self._in_clear = 0.0
         link.sockets.append(self)
@@ -84,31 +53,36 @@ class Socket:
         return self._fd
 
     def send(self, data: bytes) -> int:
-        """Write: it arrives later, in order."""
+        """Write, all or a part: it arrives later, in order."""
         self.process.step()
         if self.is_reset or self.is_closed:
             raise ConnectionResetError("Connection reset by peer")
         world, link = self.world, self.link
         data = bytes(data)
-        self._out_clear = arrives_at = link.after(self._out_clear, link.out_until, world.time)
-        if world.trace is not None:
-            world.note(f"{self.process.name} -> {self.server.name} {shown(data)}")
-        world.at(arrives_at, self._arrive, data)
+        if not link.is_plain:
+            data = self._send_in_pieces(data)
+        else:
+            self._out_clear = arrives_at = link.after(self._out_clear, link.out_until, world.time)
+            if world.trace is not None:
+                world.note(f"{self.process.name} -> {self.server.name} {shown(data)}")
+            world.at(arrives_at, self._arrive, data)
         if link.loses and link.loses in data:
             link.loses = b""
             link.reset(is_heard=True)
         return len(data)
 
     def recv(self, size: int) -> bytes:
-        """Read what has arrived."""
+        """Read what has arrived; b"" once the server has closed the connection."""
         inbox = self.inbox
         if inbox:
-            data = inbox.popleft()
-            if not inbox and self.poller and not self.is_reset:
+            data, self.inbox = inbox[:size], inbox[size:]
+            if not self.inbox and self.poller and not self.is_readable():
                 self.poller.is_empty(self._fd)
             return data
         if self.is_reset:
             raise ConnectionResetError("Connection reset by peer")
+        if self.is_ended:
+            return b""
         raise BlockingIOError
 
     def shutdown(self, how: int) -> None:
@@ -126,108 +100,170 @@ class Socket:
                 self.link.sockets.remove(self)
 
     def is_readable(self) -> bool:
-        return bool(self.inbox) or self.is_reset
+        return bool(self.inbox) or self.is_reset or self.is_ended
+
+    def is_writable(self) -> bool:
+        return self.is_reset or not self._is_full
+
+    # ---- bytes that don't travel whole
+
+    def _send_in_pieces(self, data: bytes) -> bytes:
+        """Write a part or all, as the link is; return what was taken."""
+        link, world = self.link, self.world
+        if link.room:
+            if self._is_full:
+                raise BlockingIOError
+            whole = len(data)
+            data = data[: link.accepts(link.room - self._under_way)]
+            self._is_full = len(data) < whole
+        self._under_way += len(data)
+        if self._is_forgotten():
+            return data
+        self._touch()
+        arriving = data
+        is_torn = 0 <= link.tears_out < len(data)
+        if link.tears_out >= 0:
+            arriving = data[: link.tears_out]
+            link.tears_out = -1 if is_torn else link.tears_out - len(data)
+        pieces = link.pieces(arriving) if arriving else []
+        if world.trace is not None:
+            sizes = "+".join(str(len(piece)) for piece in pieces)
+            world.note(f"{self.process.name} -> {self.server.name} {sizes} bytes {shown(data)}")
+        for piece in pieces:
+            self._out_clear = link.after(self._out_clear, link.out_until, world.time)
+            world.at(self._out_clear, self._arrive_in_part, piece)
+        if is_torn:
+            self._be_torn(self._out_clear)
+        return data
+
+    def _reply_in_pieces(self, data: bytes) -> None:
+        """Send to the client in pieces; the connection may end in their middle."""
+        link, world = self.link, self.world
+        if self._is_forgotten():
+            return
+        self._touch()
+        arriving = data
+        is_torn = 0 <= link.tears_in < len(data)
+        if link.tears_in >= 0:
+            arriving = data[: link.tears_in]
+            link.tears_in = -1 if is_torn else link.tears_in - len(data)
+        for piece in link.pieces(arriving) if arriving else ():
+            self._in_clear = link.after(self._in_clear, link.in_until, world.time)
+            world.at(self._in_clear, self._deliver, piece)
+        if is_torn:
+            self._be_torn(self._in_clear)
+
+    def _arrive_in_part(self, data: bytes) -> None:
+        server = self.server
+        if server.waits(self._arrive_in_part, data) or not server.is_up:
+            return
+        self._under_way -= len(data)
+        # As the kernel does: a socket is writable when a third of its room is free.
+        if self._is_full and self._under_way * 3 <= self.link.room * 2:
+            self._is_full = False
+            if self.poller and not self.is_closed:
+                self.poller.has_room(self._fd)
+        self._arrive(data)
+
+    def _touch(self) -> None:
+        self._used_at = self.world.time
+        if self.link.closes_after < 1e9:
+            self.world.at(self._used_at + self.link.closes_after, self._close_if_idle)
+
+    def _is_forgotten(self) -> bool:
+        """Return whether the way has forgotten it: then nothing gets through any more."""
+        if self.world.time - self._used_at > self.link.silent_after:
+            self.is_silent = True
+        return self.is_silent
+
+    def _close_if_idle(self, _: Any) -> None:
+        idle_s = self.world.time - self._used_at
+        if idle_s >= self.link.closes_after - 1e-9 and self.is_connected():
+            self.end()
+
+    def _be_torn(self, at: float) -> None:
+        """Break after what arrives until then: nothing that is written later gets through."""
+        self.is_silent = True
+        if not self.link.tears_silently:
+            self.world.at(at, self._be_ended_by_server)
+
+    def _be_ended_by_server(self, _: Any) -> None:
+        """Have the server close its end: what it has sent arrives, and then the end."""
+        self.is_gone = True
+        self._unread = b""
+        self._in_clear = self.link.after(self._in_clear, self.link.in_until, self.world.time)
+        self.world.at(self._in_clear, self._be_ended)
 
     # ---- what happens to it
 
     def lose(self, *, is_heard: bool) -> None:
         """Lose what is under way, and the connection at the server."""
-        self.is_lost = True
+        self.is_lost = self.is_gone = True
         if is_heard:
             self.world.at(self.world.time + self.link.delay(), self._be_reset)
+
+    def begin_idling(self) -> None:
+        """Count its idle time from now on."""
+        self._touch()
+
+    def end(self) -> None:
+        """Have the server close it, after what it has sent."""
+        self._be_ended_by_server(None)
 
     def _arrive(self, data: bytes) -> None:
         server, world, link = self.server, self.world, self.link
         if server.waits(self._arrive, data) or not server.is_up:
             return  # the machine does not answer
-        self._in_clear = arrives_at = link.after(self._in_clear, link.in_until, world.time)
-        if self.is_lost or server.generation != self.server_generation:
-            world.at(arrives_at, self._be_reset)
+        if self.is_gone or server.generation != self.server_generation:
+            if not self.is_silent:
+                self._in_clear = link.after(self._in_clear, link.in_until, world.time)
+                world.at(self._in_clear, self._be_reset)
             return
-        data = server.replies(data, self)
-        if world.trace is not None:
-            world.note(f"{server.name} => {self.process.name} {data[:40]!r}")
-        world.at(arrives_at, self._deliver, data)
+        made, self._unread = server.replies(self._unread + data, self)
+        if made:
+            self.push(made)
 
     def is_connected(self) -> bool:
         """Return whether the server has this connection."""
-        return not (self.is_closed or self.is_lost)
+        return not (self.is_closed or self.is_gone)
 
     def push(self, data: bytes) -> None:
-        """Send what the client has not asked for just now."""
+        """Send to the client."""
         world, link = self.world, self.link
-        self._in_clear = arrives_at = link.after(self._in_clear, link.in_until, world.time)
         if world.trace is not None:
             world.note(f"{self.server.name} => {self.process.name} {data[:60]!r}")
+        if not link.is_plain:
+            self._reply_in_pieces(data)
+            return
+        self._in_clear = arrives_at = link.after(self._in_clear, link.in_until, world.time)
         world.at(arrives_at, self._deliver, data)
 
     def _deliver(self, data: bytes) -> None:
         if self.is_closed or self.is_reset or self.is_lost:
             return
-        self.inbox.append(data)
+        self.inbox += data
         if self.poller:
             self.poller.has_data(self._fd)
+
+    def _be_ended(self, _: Any) -> None:
+        if not self.is_closed:
+            self.is_ended = True
+            if self.poller:
+                self.poller.has_data(self._fd)
 
     def _be_reset(self, _: Any) -> None:
         if not self.is_closed:
             self.is_reset = True
-            self.inbox.clear()
+            if self.link.is_plain:
+                self.inbox = b""  # as some systems do
             if self.poller:
                 self.poller.has_data(self._fd)
 
 
-class Poller:
-    """Stands in for select.poll."""
-
-    __slots__ = ("_fds", "_process", "_readable", "_task")
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._fds: set[int] = set()
-        # As the keys of a dict: in order, so that a run repeats exactly.
-        self._readable: dict[int, None] = {}
-        self._task: Task | None = None
-
-    def register(self, fd: int, *, writing: bool) -> None:  # writing never blocks
-        if fd in self._fds:
-            return
-        self._fds.add(fd)
-        if end := self._process.ends.get(fd):
-            end.poller = self
-            if end.is_readable():
-                self._readable[fd] = None
-
-    def unregister(self, fd: int) -> None:
-        self._fds.discard(fd)
-        self._readable.pop(fd, None)
-
-    def wait(self, seconds: float) -> Sequence[int]:
-        """Return what is ready, as soon as something is."""
-        process = self._process
-        process.step()
-        if self._readable or seconds <= 0:
-            return list(self._readable)
-        world = process.world
-        self._task = world.current
-        world.wait(process.until(seconds))
-        self._task = None
-        process.step()
-        return list(self._readable)
-
-    def has_data(self, fd: int) -> None:
-        """Note that this is readable; wake who waits."""
-        if fd in self._fds:
-            self._readable[fd] = None
-            if self._task:
-                self._process.world.wake(self._task)
-
-    def is_empty(self, fd: int) -> None:
-        """Note that this is not readable any more."""
-        self._readable.pop(fd, None)
-
-
 class Connector:
     """Stands in for the connector that makes redis-py's connections."""
+
+    database = 0
 
     def __init__(self, process: Process, link: Link, timeout: float) -> None:
         self.timeout = timeout
@@ -249,7 +285,7 @@ class Connection:
         self._sock: Socket | None = None
 
     def connect(self) -> None:
-        """Open it.
+        """Open it, at the first address of the server's name that answers.
 
         Raises:
             OSError: The server is down, or does not answer.
@@ -257,6 +293,10 @@ class Connection:
         process, link = self._process, self._link
         process.step()
         world, server = process.world, link.server
+        link.attempts.append(world.time)
+        for _ in range(link.dead_addresses):
+            world.wait(process.until(self._timeout))
+            process.step()
         answered_at = max(world.time + link.delay(), link.out_until)
         answered_at = max(answered_at + link.delay(), link.in_until)
         gives_up_at = process.until(self._timeout)
@@ -266,7 +306,10 @@ class Connection:
             raise TimeoutError("timed out")
         if not server.is_up:
             raise ConnectionRefusedError("Connection refused")
-        self._sock = Socket(process, link)
+        self._sock = socket = Socket(process, link)
+        if server.state == CROWDED:
+            socket.push(server.greeting())
+            socket.end()
 
     def disconnect(self) -> None:
         if self._sock:

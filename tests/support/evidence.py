@@ -1,4 +1,4 @@
-"""Figures of a run, kept for docs/explanation/evidence.md: one JSON file per kind of test."""
+"""Figures of a run, kept for docs/evidence: one JSON file per kind of test."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from tests.evidence.runs import run_now
+
 from .root import ROOT
 
 
 def record(kind: str, **figures: object) -> Path:
-    """Write what a run has counted, in place of what its last run wrote.
+    """Write what a run has counted, and of which code, in place of what its last run wrote.
 
     Args:
         kind: What was run; the file's name: "simulation".
@@ -27,17 +29,23 @@ def record(kind: str, **figures: object) -> Path:
     folder = Path(os.environ.get("REDLOCK_EVIDENCE_INTO", ROOT / "build" / "evidence"))
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{kind}.json"
-    file.write_text(json.dumps(figures, indent=2, sort_keys=True) + "\n")
+    whole = {**figures, "run": run_now(kind.partition("--")[0])}
+    file.write_text(json.dumps(whole, indent=2, sort_keys=True) + "\n")
     return file
 
 
 def recorded(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the figures in a folder, by kind; those of its parts (`kind--part`) are one's."""
+    """Return the figures in a folder, by kind; those of its parts (`kind--part`) are one's.
+
+    Of which code they are, `tests.evidence.runs.runs_in` says.
+    """
     found: dict[str, dict[str, Any]] = {}
     for file in sorted(folder.glob("*.json")):
         kind, _, part = file.stem.partition("--")
         figures = found.setdefault(kind, {})
-        for name, figure in json.loads(file.read_text()).items():
+        read = json.loads(file.read_text())
+        read.pop("run", None)
+        for name, figure in read.items():
             is_sum = part and isinstance(figure, dict)
             figures[name] = figures.get(name, {}) | figure if is_sum else figure
     return found

@@ -23,7 +23,7 @@ from celery.worker import request, state
 from celery_redlock import SingletonTask
 from celery_redlock.execution import kills, run
 from celery_redlock.execution.execution import execute
-from celery_redlock.messages import headers, requeue
+from celery_redlock.messages import delivery, headers, requeue
 from celery_redlock.pools import interrupt
 from celery_redlock.redlock.threads.native import is_green
 from celery_redlock.task import singleton
@@ -101,10 +101,12 @@ class App(Celery):
             return "ran"
 
         options: dict[str, Any] = {"lock_wait": _WAIT_S} if policy == "wait" else {}
+        if lifetime not in ("while_executing", "until_expired"):
+            options["lock_queue_ttl"] = QUEUE_TTL_S
         declare: Any = self.task(
             base=SingletonTask, bind=True, shared=False, name=name, acks_late=acks == LATE,
             lock_key=["_key"], lock_ttl=TTL_S, lock_on_conflict=policy,
-            lock_lifetime=lifetime, lock_queue_ttl=QUEUE_TTL_S, reject_on_worker_lost=is_prefork,
+            lock_lifetime=lifetime, reject_on_worker_lost=is_prefork,
             **options,
         )  # fmt: skip
         return declare(body)
@@ -213,12 +215,13 @@ def installed_apps(simulated: Simulated) -> Iterator[list[App]]:
         patch.setattr(einfo, "Traceback", lambda *_, **__: None)
         patch.setattr(einfo, "traceback", HereOnly(traceback, {"format_exception": lambda *_: []}))
         patch.setattr(requeue, "random", HereOnly(random, chances))
-        patch.setattr(headers, "secrets", HereOnly(secrets, chances))
+        for module in (delivery, headers):
+            patch.setattr(module, "secrets", HereOnly(secrets, chances))
         interrupts = HereOnly(interrupt, {"new_interrupt": new_interrupt})
         patch.setattr(run, "interrupt", interrupts)
         patch.setattr(singleton, "execute", here(execute, limited))
         # Lines that a dead process still runs; and here all processes share what waits for Celery.
-        patch.setattr(run, "await_outcome", here(kills.await_outcome, lambda _: None))
+        patch.setattr(run, "await_outcome", here(kills.await_outcome, lambda *_: None))
         apps = [_new_app(number, kernel) for number in range(MOST_PROCESSES)]
         # Expiry is a matter of the wall clock.
         clock = _datetime(apps)

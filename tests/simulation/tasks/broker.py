@@ -13,8 +13,8 @@ from typing import Any
 from kombu.exceptions import OperationalError
 from kombu.utils import json
 
+from tests.simulation.poller import Poller
 from tests.simulation.process import Process
-from tests.simulation.wire import Poller
 from tests.simulation.world import World
 from tests.support.fakes.simulated_node import EPOCH_US
 
@@ -78,6 +78,9 @@ class Channel:
 
     def is_readable(self) -> bool:
         return False
+
+    def is_writable(self) -> bool:
+        return True
 
     def close(self) -> None:
         """Be closed with its process."""

@@ -13,7 +13,6 @@ from celery.app.task import Context
 from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError
 from kombu.exceptions import OperationalError
 
-from celery_redlock.messages.done_marks import done_label
 from celery_redlock.messages.headers import COPY_HEADER
 from celery_redlock.redlock.errors import LeaseLost, LockHeld, QuorumUnavailable
 from celery_redlock.redlock.lease import Lease, task_of
@@ -21,6 +20,7 @@ from tests.simulation.judge import Violation
 from tests.simulation.process import Process
 from tests.simulation.servers import short
 from tests.simulation.world import World
+from tests.support.fakes.forged import delivery_of
 
 from .broker import Broker, Copy
 from .holders import Holders
@@ -33,6 +33,8 @@ _TOLD_WITHIN_S = 0.1
 """In this time a body whose lease has ended is interrupted."""
 _RELEASED_WITHIN_S = 0.3
 """In this time the keeper of a pool has released what a dead child has left."""
+_ARRIVED_WITHIN_S = 0.1
+"""In this time a release arrives that a majority has confirmed, on the other nodes as well."""
 _COVERING = ("coalesce", "reschedule")
 _FINAL = (states.SUCCESS, states.FAILURE, states.REVOKED)
 
@@ -70,7 +72,7 @@ class _Story:
         state: Result that is stored; "": none yet.
         began: When its bodies began.
         ended: When its bodies ended.
-        dropped_for: Id of the task for which it was not run, if it was not.
+        dropped_for: Ids of the tasks for which it, or a copy of it, was not run.
         is_excused: Whether it was lost as Celery loses messages that are acknowledged early.
         latest: Execution that began last.
         ended_at: When its end was stored last, seconds.
@@ -84,7 +86,7 @@ class _Story:
     state: str = ""
     began: list[float] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
-    dropped_for: str | None = None
+    dropped_for: list[str] = field(default_factory=list)
     is_excused: bool = False
     latest: Execution | None = None
     discarded_at: float = math.inf
@@ -170,7 +172,8 @@ class TaskJudge:
             self._fail("holder", f"{task_id} is a duplicate of itself")
         elif not self._locks.held_since(story.called_at, str(error.owner)):
             self._fail("holder", f"{task_id} is a duplicate of {holder}, which holds nothing")
-        story.dropped_for, story.is_duplicate = holder, True
+        story.dropped_for.append(holder)
+        story.is_duplicate = True
         self.endings["duplicate"] += 1
 
     def note_unpublished(self, task_id: str) -> None:
@@ -187,7 +190,8 @@ class TaskJudge:
         """Note that a worker begins to execute a message."""
         self._world.note(f"{worker.process.name} executes {copy.task_id} #{copy.tag}")
         request: Any = Context(copy.headers, headers=copy.headers)
-        execution = Execution(worker, copy.task_id, self._world.time, done_label(request))
+        label = delivery_of(request).done_label
+        execution = Execution(worker, copy.task_id, self._world.time, label)
         story = self._stories[copy.task_id]
         if story.latest is None:
             story.expires_at = copy.expires_at
@@ -290,7 +294,7 @@ class TaskJudge:
                 self.endings["run"] += 1
             case states.SUCCESS | states.REVOKED if becomes in ("complete", "skip", "wait"):
                 self.endings["dropped"] += 1
-                story.dropped_for = self._judge_holder(execution)
+                story.dropped_for.append(self._judge_holder(execution))
             case states.FAILURE if isinstance(result, LockHeld) and becomes == "raise":
                 self.endings["raised"] += 1
                 if not result.contended:
@@ -321,8 +325,12 @@ class TaskJudge:
         )
         is_sure = is_last and is_discarded and self._is_undisturbed(execution.worker)
         if self._traffic.policy == "coalesce" and any(one.process.is_dead for one in self.workers):
-            return  # it may have reserved a pending slot that no message carries
-        if is_sure and self._locks.is_reserved(name):
+            return  # it may have made a reservation that no message carries
+        if is_sure:
+            self._world.at(self._world.time + _ARRIVED_WITHIN_S, self._judge_discarded, name)
+
+    def _judge_discarded(self, name: str) -> None:
+        if self._locks.is_reserved(name):
             self._fail("reserved", f"{name} is discarded, and still reserved")
 
     def note_run(self, execution: Execution) -> None:
@@ -407,19 +415,25 @@ class TaskJudge:
                 self._judge_covered(name, story, self._broker.arrived[name])
 
     def _judge_chain(self, name: str) -> None:
-        """Judge whether the one for which a message was dropped has run, or was dropped itself."""
-        seen: list[str] = []
-        holder: str | None = name
-        while holder and holder not in seen:
-            seen.append(holder)
+        """Judge whether one for which a message was dropped has run, or was dropped itself.
+
+        Each copy may have been dropped for another: any of these will do.
+        """
+        asked: list[str] = []
+        to_ask = [name]
+        while to_ask:
+            holder = to_ask.pop(0)
+            if holder in asked:
+                continue
+            asked.append(holder)
             story = self._stories[holder]
             is_excused = story.is_excused or story.discarded_at < math.inf
             if story.began or is_excused or story.state == states.FAILURE:
                 return
             if holder not in self._broker.arrived and not story.is_duplicate:
                 return  # its caller has failed, or died
-            holder = story.dropped_for
-        self._fail("dropped", f"{' for '.join(seen)}: and nobody has run")
+            to_ask += story.dropped_for
+        self._fail("dropped", f"{' for '.join(asked)}: and nobody has run")
 
     def _judge_covered(self, name: str, story: _Story, since: float) -> None:
         """Judge whether a run began after a call that was dropped because one is to come.

@@ -7,24 +7,22 @@ import select
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from celery_redlock.execution import running
-from celery_redlock.pools import deadline_watch, keeper_client, pool_process, prefork_keeper
+from celery_redlock.pools import keeper_client, pool_process, prefork_keeper
 from celery_redlock.pools.keeper_client import KeeperClient
 from celery_redlock.pools.prefork_keeper import PreforkKeeper
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.redlock.threads.wakeup import Wakeup
 from tests.simulation.installation import HereOnly, Simulated, SimulatedWakeup, here
+from tests.simulation.poller import Poller
 from tests.simulation.process import Process
-from tests.simulation.wire import Poller
-from tests.simulation.world import Crashed
 
 _FIRST_PID = 100
-_WATCH = "redlock-deadline-watch"
 _WRITING = -1
 """Writing end of the one pipe."""
 
@@ -48,7 +46,7 @@ class Pool:
         self._redlock = redlock
         kernel.pool = self
         self.pipe = _Signalled()
-        self.keeper = PreforkKeeper(lambda: redlock)
+        self.keeper = PreforkKeeper(lambda: redlock, lambda _: False)
 
     def add(self, process: Process, redlock: TaskLock) -> None:
         """Add a child."""
@@ -56,7 +54,7 @@ class Pool:
         self.pids[process] = _FIRST_PID + index
 
         def on_expired() -> None:
-            process.signal(running.strike_current)
+            process.signal(running.interrupt_current)
 
         self.clients[process] = KeeperClient(
             _WRITING, self.keeper._table, index, redlock, on_expired
@@ -78,16 +76,6 @@ class Pool:
             keeper._step(self._redlock)
 
 
-def end_watches(process: Process) -> None:
-    """End what watches deadlines in a process until it ends."""
-    world = process.world
-    for task in [one for one in world.tasks if one.name == _WATCH and one.process is process]:
-        world.current = task
-        with suppress(Crashed):
-            task.greenlet.throw(Crashed)
-    world.current = None
-
-
 class _Signalled:
     """The reading end of the pipe, or a pidfd, in the main process."""
 
@@ -99,6 +87,9 @@ class _Signalled:
 
     def is_readable(self) -> bool:
         return bool(self.data)
+
+    def is_writable(self) -> bool:
+        return True
 
     def close(self) -> None:
         """Do nothing: it ends with its process."""
@@ -120,6 +111,9 @@ class _Death:
 
     def is_readable(self) -> bool:
         return False
+
+    def is_writable(self) -> bool:
+        return True
 
     def close(self) -> None:
         self._pidfd.has(b"dead")
@@ -204,16 +198,10 @@ class Kernel:
         return pidfd.fd
 
     def pidfd_send_signal(self, fd: int, _signal: int) -> None:
-        self.pool.process.ends[fd].child.signal(running.strike_current)
+        self.pool.process.ends[fd].child.signal(running.interrupt_current)
 
     def poll(self) -> _Poll:
         return _Poll(self._simulated.now())
-
-    def new_thread(self, target: Callable[..., None], args: Any, name: str, daemon: bool) -> Any:
-        process = self._simulated.now()
-        return HereOnly(
-            None, {"start": lambda: process.world.start(process, name, lambda: target(*args))}
-        )
 
     def new_wakeup(self) -> SimulatedWakeup:
         return SimulatedWakeup(self._simulated.now())
@@ -249,9 +237,6 @@ def installed_kernel(simulated: Simulated) -> Iterator[Kernel]:
         patch.setattr(prefork_keeper, "select", of(select, "poll"))
         patch.setattr(prefork_keeper, "signal", of(signal, "pidfd_send_signal"))
         patch.setattr(keeper_client, "os", of(os, "write", "getpid"))
-        threads = HereOnly(threading, {"Thread": kernel.new_thread})
-        patch.setattr(deadline_watch, "threading", threads)
-        for module in (prefork_keeper, deadline_watch):
-            patch.setattr(module, "Wakeup", here(Wakeup, kernel.new_wakeup))
+        patch.setattr(prefork_keeper, "Wakeup", here(Wakeup, kernel.new_wakeup))
         patch.setattr(pool_process, "_client", _Client(kernel))
         yield kernel

@@ -23,7 +23,7 @@ from .apps import App, Part
 from .broker import Broker
 from .holders import Holders
 from .judge import TaskJudge
-from .prefork import Pool, end_watches
+from .prefork import Pool
 from .schedule import (
     DROP,
     ON_BROKER,
@@ -177,22 +177,20 @@ class TaskRun(Run):
 
     def _may_wait_for_the_dead(self) -> bool:
         """Return whether a message may wait for a reservation that nobody could release."""
-        is_struck = self._tasks.has_faults or any(one.is_dead for one in self.processes)
-        return self._traffic.lifetime in (RESERVING, RESERVING_SLOT) and is_struck
+        is_interrupted = self._tasks.has_faults or any(one.is_dead for one in self.processes)
+        return self._traffic.lifetime in (RESERVING, RESERVING_SLOT) and is_interrupted
 
     # ---- what is left
 
     def look_for_rest(self) -> None:
         """Judge how each call has ended, and what is left on nodes and in processes."""
-        for process in self.processes:
-            end_watches(process)
         self.look_for_work()
         self._tasks.judge_end()
         if self.world.error:
             raise self.world.error
         alive = {one.name for one in self.processes if not one.is_dead}
         left = [request.id for request in running.executions if request.hostname in alive]
-        if left or running.left_to_main:
+        if left or running.deferred_to_main:
             raise Violation("rest", f"executions of {left} are left in a process")
         if not (self._tasks.has_faults or any(one.is_dead for one in self.processes)):
             self._look_for_reservations()

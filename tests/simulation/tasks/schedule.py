@@ -14,6 +14,10 @@ FIRST_SEED = 1_000_000_000
 """Seeds from here on are of schedules of calls."""
 FIRST_RESERVED_SEED = 2_000_000_000
 """Seeds from here on are of calls that are reserved when they are published."""
+FIRST_PREFORK_SEED = 3_000_000_000
+"""Seeds from here on are of calls that a pool's children execute: few of the others are."""
+KINDS_OF_SEEDS = (0, FIRST_SEED, FIRST_RESERVED_SEED, FIRST_PREFORK_SEED)
+"""The first seed of each kind: that of the lock alone, then those of calls."""
 RESERVING, RESERVING_SLOT = "until_executed", "until_and_while_executing"
 QUEUE_TTL_S = 200.0
 """Longer than a message may take to end, if nobody waits for a reservation that is left."""
@@ -103,7 +107,9 @@ def _plainer(call: Call) -> Iterator[Call]:
 def traffic_of(seed: int) -> Traffic:
     """Return the schedule of a seed."""
     chance = random.Random(seed)
-    if seed >= FIRST_RESERVED_SEED:
+    if seed >= FIRST_PREFORK_SEED:
+        make = _prefork
+    elif seed >= FIRST_RESERVED_SEED:
         make = _reserved
     else:
         share = chance.random()

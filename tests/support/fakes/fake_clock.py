@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_redlock.redlock.clock import SystemClock
+from celery_redlock.redlock.clock import Clock, SystemClock
 
 
 class FakeClock:
@@ -67,3 +67,28 @@ class StandingClock(LeapingClock):
     def now(self) -> float:
         """Return when it was made, and all leaps since."""
         return self._began + self._ahead
+
+
+class OtherHostsClock:
+    """The clock of a host whose date is wrong, and that was booted at another time.
+
+    Args:
+        right: The clock that shows the right date.
+        ahead: By how much its date is ahead, seconds.
+    """
+
+    def __init__(self, right: Clock, ahead: float) -> None:
+        self._right = right
+        self._ahead = ahead
+
+    def now(self) -> float:
+        """Return the seconds since its boot."""
+        return self._right.now() + 10_000.0 + 10 * self._ahead
+
+    def wall_us(self) -> int:
+        """Return its date as µs since the epoch."""
+        return self._right.wall_us() + round(self._ahead * 1e6)
+
+    def sleep(self, seconds: float) -> None:
+        """Return after `seconds`."""
+        self._right.sleep(seconds)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from celery_redlock.redlock import Lease
 from celery_redlock.redlock.errors import LockHeld, QuorumUnavailable
 from celery_redlock.redlock.lease import holder_of, new_owner
+from celery_redlock.redlock.placement import Placement
 
 from .fake_clock import FakeClock
 
@@ -37,13 +38,15 @@ class FakeNodes:
     """What the nodes hold, for all replicas.
 
     Attributes:
-        clock: The time that all hosts share; the nodes' wall clocks are right.
+        clock: The time that all hosts share.
+        ahead: By how much the nodes' wall clocks are ahead of it, seconds.
         is_up: Whether a quorum answers.
         tell_time: Whether a quorum says what time it is.
         held: Owner and end of each key.
     """
 
     clock: FakeClock
+    ahead: float = 0.0
     is_up: bool = True
     tell_time: bool = True
     held: dict[str, tuple[str, float]] = field(default_factory=dict)
@@ -52,11 +55,17 @@ class FakeNodes:
         """Return the lock as a host has it whose wall clock is ahead by so much."""
         return FakeRedlock(self, WallClock(self.clock, ahead))
 
+    def step(self, seconds: float) -> None:
+        """Step the nodes' wall clocks, by which keys end."""
+        self.ahead += seconds
+        self.held = {key: (owner, ends - seconds) for key, (owner, ends) in self.held.items()}
+
 
 class FakeRedlock:
     """A lock that one host has; what it is asked is kept in `asked`."""
 
     quorum = 2
+    placement = Placement.of("redlock", [("a", 0, []), ("b", 0, []), ("c", 0, [])])
 
     def __init__(self, nodes: FakeNodes, clock: WallClock) -> None:
         self.nodes = nodes
@@ -69,14 +78,16 @@ class FakeRedlock:
 
     def clock_offsets(self) -> dict[str, float]:
         names = "abc" if self.nodes.is_up and self.nodes.tell_time else "a"
-        return dict.fromkeys(names, self.clock.ahead)
+        return dict.fromkeys(names, self.clock.ahead - self.nodes.ahead)
 
-    def reserve(self, key: str, ttl: float, *, label: str | None = None) -> Lease:
+    def reserve(
+        self, key: str, ttl: float, *, label: str | None = None, supersedes: str | None = None
+    ) -> Lease:
         self.asked.append(key)
         self._ask(key, "lock")
         now = self.clock.now()
         owner, ends = self.nodes.held.get(key, ("", 0.0))
-        if ends > now:
+        if ends > now and owner != supersedes:
             raise LockHeld(key, holder_of(owner), ends - now, owner=owner)
         owner = new_owner(label)
         self.nodes.held[key] = owner, now + ttl

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from celery import Celery
@@ -13,12 +14,17 @@ from celery.local import maybe_evaluate
 from celery_redlock import SingletonTask
 from celery_redlock.config.app_lock import redlock_of
 from celery_redlock.execution.message import Message
+from celery_redlock.messages.delivery import Delivery
 
 NewTask = Callable[..., Any]
 HOLDER = f"{'0' * 32}:holder@host"
 """Owner of a lease under which another message runs."""
 WAITING = f"{'1' * 32}~:waiting@host"
 """Owner of a reservation of another message."""
+RESERVED_PERIOD = f"{'1' * 24}decade00~:waiting@host"
+"""Owner of a throttle's period that another message has reserved."""
+PERIOD = f"{'0' * 24}decade00:holder@host"
+"""Owner of a throttle's period in which another message has run."""
 
 
 def task_maker(app: Celery) -> NewTask:
@@ -63,22 +69,33 @@ def deliver(
     return tracer(request["id"], args, kwargs or {}, request)
 
 
+def context_of(headers: Mapping[str, Any] | None = None, **fields: Any) -> Context:
+    """Return the request that Celery makes of a message with these headers."""
+    return Context({**(headers or {}), **fields})
+
+
+def delivery_of(request: Context, task: Any = None) -> Delivery:
+    """Return the delivery that a request stands for; of a task `t` unless it is given."""
+    any_task: Any = SimpleNamespace(name="t", acks_late=False)
+    return Delivery.of(task or any_task, request)
+
+
 def message_of(task: Any, *, redelivered: bool = False, **request: Any) -> Message:
     """Return a message of a task, as far as its execution has come before it has its lock.
 
     Args:
         task: Its task, one without parameters.
         redelivered: Whether the broker flags the message as delivered before.
-        request: Further attributes of the request.
+        request: Further attributes of the request; `headers` are those of the message.
     """
     task = maybe_evaluate(task)
-    context = Context(
-        {
-            "id": "task-1", "args": [], "kwargs": {}, "retries": 0, "headers": {},
-            "delivery_info": {"redelivered": redelivered}, "is_eager": False, **request,
-        }
-    )  # fmt: skip
+    known = {
+        "id": "task-1", "args": [], "kwargs": {}, "retries": 0, "is_eager": False,
+        "delivery_info": {"redelivered": redelivered},
+    }  # fmt: skip
+    context = context_of(**{**known, **request})
     task.request_stack.push(context)
     config = task._lock_config()
     redlock = redlock_of(task.app)
-    return Message(task, context, redlock, config.options, task.name, lambda _: task.run())
+    delivery = Delivery.of(task, context)
+    return Message(delivery, redlock, config.options, task.name, lambda _: task.run())

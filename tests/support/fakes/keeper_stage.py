@@ -11,6 +11,7 @@ import pytest
 from celery_redlock.redlock.keeper import Keeper
 from celery_redlock.redlock.lease import Lease
 from celery_redlock.redlock.protocol.quorum import validity_ms
+from celery_redlock.redlock.threads import dispatch
 from celery_redlock.redlock.threads.wakeup import Wakeup
 from celery_redlock.redlock.unsettled import ReleaseRequest
 
@@ -31,14 +32,17 @@ class Stage:
         times_given: How long each extension was allowed to take, seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        in_this_thread(
+            monkeypatch, dispatch, "start_thread", lambda run, name: self.threads.append(run)
+        )
         self.clock = FakeClock()
         self.rounds: list[tuple[float, list[Lease]]] = []
         self.lost: list[Lease] = []
         self.threads: list[Callable[[], None]] = []
         self.answer: Callable[[Sequence[Lease]], None] = self.renew
         self.times_given: list[float] = []
-        self.keeper = Keeper(self.clock, self.extend, self.lost.append, spawn=self.threads.append)
+        self.keeper = Keeper(self.clock, self.extend, self.lost.append)
 
     def extend(self, leases: Sequence[Lease], timeout: float) -> None:
         self.times_given.append(timeout)
@@ -75,9 +79,7 @@ class Stage:
             made.extend((self.clock.now(), one.owner) for one in releases)
             return [True] * len(releases)
 
-        self.keeper = Keeper(
-            self.clock, self.extend, self.lost.append, spawn=self.threads.append, release=release
-        )
+        self.keeper = Keeper(self.clock, self.extend, self.lost.append, release=release)
         return made
 
     def tick_for(self, seconds: float) -> None:

@@ -10,6 +10,7 @@ from celery_redlock.redlock.acquisition import OnAttempt
 from celery_redlock.redlock.errors import AlreadyDone, LockHeld, QuorumUnavailable
 from celery_redlock.redlock.lease import holder_of, new_owner
 from celery_redlock.redlock.task_lock import TaskLock
+from celery_redlock.redlock.validation import lease_ttl_ms
 from celery_redlock.redlock.waiting import OnWait
 
 from .fake_clock import FakeClock
@@ -37,6 +38,7 @@ class OneNode(TaskLock):
         unanswered: Keys for which it does not answer.
         split: Keys that no attempt has won, though each is held.
         began: When the lease of a key began.
+        dropped: By whom the lock of an owner was released.
     """
 
     clock: FakeClock
@@ -51,6 +53,7 @@ class OneNode(TaskLock):
         self.unanswered: set[str] = set()
         self.split: set[str] = set()
         self.began: dict[str, float] = {}
+        self.dropped: dict[str, str] = {}
         self._token = 0
 
     def owner_of(self, key: str) -> str | None:
@@ -69,6 +72,7 @@ class OneNode(TaskLock):
         on_attempt: OnAttempt | None = None, on_wait: OnWait | None = None,
         is_successor: bool = False,
     ) -> Lease:  # fmt: skip
+        lease_ttl_ms(key, ttl, self.max_ttl)
         until = self.clock.now() + (wait or 0.0)
         while True:
             if unless_done and (key, unless_done) in self.done:
@@ -93,10 +97,12 @@ class OneNode(TaskLock):
 
     def reserve(
         self, key: str, ttl: float, *, label: str | None = None, publication: str = "",
-        supersedes: str | None = None, owner: str | None = None,
+        supersedes: str | None = None, owner: str | None = None, is_period: bool = False,
         on_attempt: OnAttempt | None = None, **_: Any,
     ) -> Lease:  # fmt: skip
-        owner = owner or new_owner(label, publication=publication, is_reservation=True)
+        owner = owner or new_owner(
+            label, publication=publication, is_reservation=True, is_period=is_period
+        )
         if on_attempt:
             on_attempt(owner)
         return self._take(key, owner, ttl, supersedes)
@@ -120,6 +126,13 @@ class OneNode(TaskLock):
         if stood:
             del self.held[key]
         return stood
+
+    def drop_owner(self, key: str, owner: str, author: str) -> bool:
+        self.dropped[owner] = f"it was released by {author}"
+        return self.release_owner(key, owner)
+
+    def why_dropped(self, lease: Lease) -> str | None:
+        return self.dropped.get(lease.owner)
 
     def look(self, key: str) -> LockHeld | None:
         self._ask(key, "look at")

@@ -14,20 +14,30 @@ import fnmatch
 import re
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
+import hiredis
 import pytest
 
 from celery_redlock.operate import node_set, node_status
 from celery_redlock.operate import target as targets
 from celery_redlock.operate.target import Target
 from celery_redlock.redlock.clock import Clock
+from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.protocol.scripts import Argument
+from celery_redlock.redlock.task_lock import TaskLock
+from celery_redlock.redlock.transport import node, redis_py, restart_guard
+from celery_redlock.redlock.transport.channel import Channel
 from celery_redlock.redlock.transport.direct import ErrorReply
+from celery_redlock.redlock.transport.handshake import Handshake
+from celery_redlock.redlock.transport.node import Node
 from celery_redlock.redlock.validation import address_of
 
-from .simulated_network import Network, Peer
+from .simulated_network import Network, Peer, SimulatedChannel
 
 _PAGE = 2
 _UPTIME_S = 86_400
@@ -76,6 +86,12 @@ class Reporting(Peer):
         lines = [f"{name}:{value}" for name, value in self.info.items()]
         return "\r\n".join(["# Server", *lines] if section == "server" else ["# Other"]).encode()
 
+    def _do_getrange(self, key: str, start: str, end: str) -> object:
+        value = self._look(key)
+        if not isinstance(value, str | None):
+            return ErrorReply("WRONGTYPE Operation against a key holding the wrong kind of value")
+        return (value or "").encode()[int(start) : int(end) + 1]
+
     def _do_mget(self, *keys: str) -> list[bytes | None]:
         # As on a server: None for a value that is no string.
         values = [self._look(key) for key in keys]
@@ -105,6 +121,9 @@ class Reporting(Peer):
         pairs = [pair for pair in self.conf.items() if fnmatch.fnmatchcase(pair[0], name)]
         return [text.encode() for pair in pairs for text in pair]
 
+    def _do_cluster(self, question: str) -> Any:
+        return b"me" if question == "MYID" else []
+
     def _do_acl(self, action: str, *_user: str) -> Any:
         return b"default" if action == "WHOAMI" else self.rights
 
@@ -123,7 +142,25 @@ class Operated(Network):
         patch.setattr(node_set, "DirectConnection", Direct)
         patch.setattr(node_set, "packed", lambda commands: commands)
         patch.setattr(node_status, "SystemClock", lambda: self)
-        patch.setattr(targets, "TaskLock", lambda urls, **options: self.redlock(**options))
+        patch.setattr(targets, "TaskLock", self.new_redlock)
+        # A server is known by its identity to all locks of a process.
+        patch.setattr(restart_guard, "_identities", {})
+        patch.setattr(node, "NodeConnection", lambda *_: SimpleNamespace(votes_from=0.0))
+
+        class To(_SimulatedConnector):
+            network = self
+
+        patch.setattr(redis_py, "Connector", To)
+
+        def exchange(
+            handshake: Any, _connection: object, payload: bytes, count: int
+        ) -> list[object]:
+            reader = hiredis.Reader(encoding="utf-8")
+            reader.feed(payload)
+            peer = self[int(handshake._name[-1])]
+            return [peer.execute(tuple(reader.gets())) for _ in range(count)]
+
+        patch.setattr(Handshake, "_exchange", exchange)
 
     def __getitem__(self, number: int) -> Reporting:
         return self._reporting[number]
@@ -143,6 +180,62 @@ class Operated(Network):
     def opened(self) -> node_set.NodeSet:
         """Return connections to the nodes."""
         return node_set.NodeSet(self.urls, 1.0).__enter__()
+
+    def new_redlock(
+        self, urls: Sequence[str], clock: Clock | None = None, **options: Any
+    ) -> TaskLock:
+        """Return a client of the nodes at these URLs, in their order."""
+        self.redlock()  # which makes the lock's parts simulated ones
+        return TaskLock(urls, clock=clock or self, **options)
+
+    def _new_channel(
+        self, nodes: Sequence[Node], clock: Clock, node_timeout: float, connect_timeout: float
+    ) -> Channel:
+        return _IntroducedChannel(self, next(self._channels), nodes, node_timeout)
+
+
+class _SimulatedConnector(redis_py.Connector):
+    """A connector to one of `network`."""
+
+    network: Operated
+
+    def __init__(self, url: str, name: str, timeout: float) -> None:
+        super().__init__(url, name, timeout)
+        self._peer = self.network[int(name[-1])]
+
+    def new_connection(self) -> Any:
+        return SimpleNamespace(connect=self._connect, disconnect=lambda: None)
+
+    def _connect(self) -> None:
+        if not self._peer.is_up:
+            raise ConnectionRefusedError("Connection refused")
+
+
+class _IntroducedChannel(SimulatedChannel):
+    """A channel whose nodes are asked who they are, as by a handshake on a new connection."""
+
+    def connect_all(self) -> None:
+        """Try every node."""
+        for one in self.nodes:
+            with suppress(ConnectionError, ConfigurationError):
+                self._votes_from[one.name] = one.connect().votes_from
+
+    @cached_property
+    def _votes_from(self) -> dict[str, float]:
+        return {}
+
+    def _peer(self, index: int) -> Peer:
+        # By its URL: not every client has the nodes in the same order.
+        return self._network.nodes[int(self.nodes[index].name[-1])]
+
+    def everyone(self) -> list[int]:
+        """Return all nodes that are up, and were not refused."""
+        return [index for index in super().everyone() if self.nodes[index].error is None]
+
+    def votes_in(self, index: int) -> float:
+        """Return the rest of a node's restart guard, seconds."""
+        votes_from = self._votes_from.get(self.nodes[index].name, 0.0)
+        return max(0.0, votes_from - self._network.now())
 
 
 class SimulatedConnection:

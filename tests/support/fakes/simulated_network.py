@@ -131,6 +131,7 @@ class Network:
         self._channels = itertools.count()
         self.nodes = [Peer(self) for _ in range(count)]
         self._patch = patch
+        self._threads: list[Callable[[], None]] = []
 
     # ---- time
 
@@ -184,12 +185,17 @@ class Network:
 
     def redlock(self, clock: Clock | None = None, **options: Any) -> TaskLock:
         """Return a client of these nodes, whose keeper renews only in `redlock.keeper.tick()`."""
-        self._patch.setattr(dispatch, "start_thread", lambda run, name: None)
+        # None begins. Each is kept, as the thread would: it has a descriptor, closed with it.
+        self._patch.setattr(dispatch, "start_thread", lambda run, name: self._threads.append(run))
         # Nobody hears of releases: a wait is a pause of this clock.
         self._patch.setattr(Waiters, "start", lambda self: False)
         self._patch.setattr("celery_redlock.redlock.parts.Channel", self._new_channel)
-        urls = [f"redis://node-{number}" for number in range(len(self.nodes))]
-        return TaskLock(urls, clock=clock or self, **options)
+        return TaskLock(self.urls, clock=clock or self, **options)
+
+    @property
+    def urls(self) -> list[str]:
+        """URLs of the nodes."""
+        return [f"redis://node-{number}" for number in range(len(self.nodes))]
 
     def _new_channel(
         self, nodes: Sequence[Node], clock: Clock, node_timeout: float, connect_timeout: float
@@ -241,11 +247,19 @@ class SimulatedChannel(Channel):
         self._timeout = node_timeout
         self._lines = [_Line() for _ in nodes]
 
-    def prepare(self, patience: float | None = None) -> None:
+    def prepare(self, patience: float | None = None, *, needs_votes: bool = True) -> None:
         """Do nothing: what is up is connected."""
 
-    def introduce(self) -> None:
+    def connect_all(self) -> None:
         """Do nothing: what is up is connected."""
+
+    def renew(self) -> bool:
+        """Return False: no connection is ever dead."""
+        return False
+
+    def first_timeout(self, timeout: float) -> float:
+        """Return `timeout`: no connection is ever dead."""
+        return timeout
 
     def dropped(self) -> int:
         """Return 0: no connection is ever given up."""
@@ -280,14 +294,14 @@ class SimulatedChannel(Channel):
         """Return for how long the restart guard silences a node."""
         return max(0.0, self._peer(index).votes_from - self._network.now())
 
-    def debt(self) -> Callable[[], bool] | None:
+    def pending_replies(self) -> Callable[[], bool] | None:
         """Return what tells whether a reply that is owed now still is; None if none is owed."""
         owing = [(line, line.sent) for line in self._lines if line.sent > line.received]
         if not owing:
             return None
         return lambda: any(line.received < sent for line, sent in owing)
 
-    def ask_batch(
+    def ask(
         self,
         commands: Sequence[Command],
         parse: Callable[[list[object]], Reply],

@@ -26,7 +26,7 @@ class Heard:
         self.followed: set[str] = set()
         self.is_heard = True
         self.messages: list[Message] = []
-        self.disowned = self.closed = self.woken = 0
+        self.disowned = self.closed = self.woken = self.lost = 0
 
     def follow(self, channels: AbstractSet[str]) -> None:
         self.followed = set(channels)

@@ -68,6 +68,16 @@ class Fault:
     outside: str = ""
 
 
+def together(heals: Sequence[Heal]) -> Heal:
+    """Return what ends all of these faults."""
+
+    def heal() -> None:
+        for one in heals:
+            one()
+
+    return heal
+
+
 def alone(
     nemeses: Sequence[Nemesis], *, seed: int, seconds: float, rest: float = 0.5
 ) -> list[Strike]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from .nemesis import Heal, Nemesis
+from .nemesis import Heal, Nemesis, together
 from .proxy import Proxy
 
 _LATE_S = 0.15
+_LONGEST_PAUSE_S = 0.05
 
 
 def network_nemeses(views: Sequence[Sequence[Proxy]]) -> list[Nemesis]:
@@ -39,6 +40,14 @@ def network_nemeses(views: Sequence[Sequence[Proxy]]) -> list[Nemesis]:
         view = chance.choice(views)
         return _struck(chance.sample(list(view), majority), Proxy.black_hole)
 
+    def scrambled(chance: random.Random) -> Heal:
+        """Cut and join what travels; nothing is lost, and connections stay."""
+        proxies = [*first, *second]
+        for proxy in proxies:
+            # Some are slower than others: they get the next request before they have had the last.
+            proxy.scramble(chance, chance.uniform(0.0, _LONGEST_PAUSE_S))
+        return together([proxy.heal for proxy in proxies])
+
     return [
         Nemesis("partition-minority", of_both(minority, Proxy.black_hole)),
         Nemesis("partition-majority", of_both(majority, Proxy.black_hole)),
@@ -48,11 +57,23 @@ def network_nemeses(views: Sequence[Sequence[Proxy]]) -> list[Nemesis]:
         # The server executes what it is asked, and nobody hears of it.
         Nemesis("replies-lost", of_both(majority, _replies_lost)),
         Nemesis("delay", of_both(size, _late)),
+        Nemesis("bytes-cut", scrambled),
         Nemesis("half-open", of_both(minority, Proxy.half_open)),
         Nemesis("half-open-majority", of_both(majority, Proxy.half_open)),
         Nemesis("reset", of_both(size, Proxy.reset)),
         Nemesis("refused", of_both(minority, _refused)),
     ]
+
+
+def scrambles(views: Sequence[Sequence[Proxy]]) -> dict[str, int]:
+    """Return how many times what traveled was cut, and joined."""
+    proxies = [proxy for view in views for proxy in view]
+    return {
+        "requests_cut": sum(proxy.requests.cuts for proxy in proxies),
+        "requests_joined": sum(proxy.requests.joins for proxy in proxies),
+        "replies_cut": sum(proxy.replies.cuts for proxy in proxies),
+        "replies_joined": sum(proxy.replies.joins for proxy in proxies),
+    }
 
 
 def _struck(proxies: Sequence[Proxy], fault: Callable[[Proxy], None]) -> Heal:

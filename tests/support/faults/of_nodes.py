@@ -1,4 +1,4 @@
-"""Faults of lock nodes: stopped, killed, restarted, full, without rights, with another clock."""
+"""Faults of lock nodes: stopped, killed, restarted, full, replicas, with another clock."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from functools import partial
 import redis
 
 from celery_redlock.testing import Server, Servers
+from tests.support.eventually import eventually
 
 from .clock_shim import WallClock
-from .nemesis import Heal, Nemesis
+from .nemesis import Heal, Nemesis, together
 
 PERSISTENCE = {
     "none": (),
@@ -89,6 +90,41 @@ def node_nemeses(victims: Victims) -> list[Nemesis]:
     return nemeses + [Nemesis(f"killed-{mode}", on(1, _killed, mode)) for mode in modes]
 
 
+class Replicas:
+    """Lock nodes that are replicas for a while, and forget their locks.
+
+    Args:
+        master: Server without locks.
+        seconds: For how long a node is a replica at least. A process that asks it nothing
+            meanwhile does not notice, so it must be as long as the restart guard.
+
+    Attributes:
+        refused: How many writes they have refused.
+    """
+
+    def __init__(self, master: Server, seconds: float) -> None:
+        self.refused = 0
+        self._master = master
+        self._seconds = seconds
+
+    def nemesis(self, victims: Victims) -> Nemesis:
+        """Return the fault of one node."""
+        return Nemesis("node-replica", victims.strike(1, self._follow), seconds=self._seconds)
+
+    def _follow(self, node: Server) -> Heal:
+        with _tell(node) as client:
+            before = _refusals(client)
+            client.replicaof("127.0.0.1", self._master.port)
+
+        def heal() -> None:
+            with _tell(node) as client:
+                eventually(lambda: client.info("replication")["master_link_status"] == "up")
+                self.refused += _refusals(client) - before
+                client.execute_command("REPLICAOF", "NO", "ONE")
+
+        return heal
+
+
 def forgetful_nemeses(victims: Victims, clocks: Sequence[WallClock] = ()) -> list[Nemesis]:
     """Return the faults in which nodes lose locks without a restart: outside of the fault model.
 
@@ -112,16 +148,6 @@ def forgetful_nemeses(victims: Victims, clocks: Sequence[WallClock] = ()) -> lis
 def slow_clock_nemesis(clocks: Sequence[WallClock]) -> Nemesis:
     """Return a step of clocks back: locks on these nodes end late, and nothing else."""
     return Nemesis("clock-behind", _step(clocks, -5.0))
-
-
-def together(heals: Sequence[Heal]) -> Heal:
-    """Return what ends all of these faults."""
-
-    def heal() -> None:
-        for one in heals:
-            one()
-
-    return heal
 
 
 def _stopped(node: Server) -> Heal:
@@ -219,6 +245,11 @@ def _config(node: Server, name: str, value: str, healed: str) -> Heal:
             client.config_set(name, healed)
 
     return heal
+
+
+def _refusals(client: redis.Redis) -> int:
+    errors = client.info("errorstats").get("errorstat_READONLY", {"count": 0})
+    return int(errors["count"])
 
 
 def _tell(node: Server) -> redis.Redis:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import socket
 import struct
 import threading
@@ -31,18 +32,51 @@ class Direction:
         drops: Whether they vanish.
         holds: Whether they wait, until this is False again. Meanwhile each connection reads once
             at most, so that the sender's buffers fill up.
+        piece: Size of the pieces in which they arrive, bytes; 0: as they come.
+        pause: Time before each piece, seconds.
+        chance: Cuts and joins at random places what arrives, with pauses up to `pause`; None: it
+            arrives as it comes, or in pieces of a size.
         reads: How many times bytes have come, of all connections.
+        cuts: How many times `chance` has cut what there was to arrive.
+        joins: How many times it has joined what came with what had not arrived yet.
     """
 
     delay: float = 0.0
     drops: bool = False
     holds: bool = False
+    piece: int = 0
+    pause: float = 0.0
+    chance: random.Random | None = None
     reads: int = 0
+    cuts: int = 0
+    joins: int = 0
+
+    def size_of_piece(self, data: bytes) -> int:
+        """Return how many of these bytes arrive next."""
+        if not (chance := self.chance):
+            return self.piece or len(data)
+        size = chance.choice((len(data), chance.randint(1, len(data))))
+        self.cuts += size < len(data)
+        return size
+
+    async def rest(self) -> None:
+        """Wait for the pause before a piece."""
+        if chance := self.chance:
+            await asyncio.sleep(chance.uniform(0.0, self.pause))
+        elif self.piece:
+            await asyncio.sleep(self.pause)
 
     async def end_of_hold(self) -> None:
         """Wait while bytes have to wait."""
         while self.holds:  # noqa: ASYNC110 - any thread may end it, by setting an attribute
             await asyncio.sleep(_TICK)
+
+
+@dataclass(eq=False)
+class _Path:
+    """One connection through a proxy, which a firewall may have forgotten."""
+
+    is_forgotten: bool = False
 
 
 class Proxy:
@@ -65,7 +99,7 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._listener: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], _Path] = {}
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -92,6 +126,11 @@ class Proxy:
         """Let everything sent in either direction vanish; connections stay open."""
         self.requests.drops = self.replies.drops = True
 
+    def forget(self) -> None:
+        """Let everything sent on the open connections vanish, as a firewall does; new ones work."""
+        for path in list(self._connections.values()):
+            path.is_forgotten = True
+
     def half_open(self) -> None:
         """Forward nothing, in either direction; connections stay open, and `heal` delivers."""
         self.requests.holds = self.replies.holds = True
@@ -99,6 +138,21 @@ class Proxy:
     def forward_to(self, target: int) -> None:
         """Forward new connections to another port; those that are open go on."""
         self._target = target
+
+    def cut(self, piece: int, pause: float) -> None:
+        """Let bytes arrive in pieces of a size, in either direction, with a pause before each."""
+        for direction in (self.requests, self.replies):
+            direction.piece, direction.pause = piece, pause
+
+    def scramble(self, chance: random.Random, pause: float) -> None:
+        """Cut and join at random places what arrives, in either direction.
+
+        Args:
+            chance: Chooses the places.
+            pause: Longest time before the next piece, seconds.
+        """
+        for direction in (self.requests, self.replies):
+            direction.chance, direction.pause = random.Random(chance.getrandbits(32)), pause
 
     def refuse(self) -> None:
         """Refuse new connections; those that are open go on."""
@@ -112,6 +166,7 @@ class Proxy:
         """Undo all faults: be fast, forward, accept connections."""
         for direction in (self.requests, self.replies):
             direction.delay = 0.0
+            direction.piece, direction.chance = 0, None
             direction.drops = direction.holds = False
         self._run(self._listen())
 
@@ -148,14 +203,14 @@ class Proxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         this = asyncio.current_task()
         assert this is not None
-        self._connections.add(this)
+        path = self._connections[this] = _Path()
         writers = [writer]
         try:
             server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._target)
             writers.append(server_writer)
             await _both(
-                _forward(reader, server_writer, self.requests),
-                _forward(server_reader, writer, self.replies),
+                _forward(reader, server_writer, self.requests, path),
+                _forward(server_reader, writer, self.replies, path),
             )
         except (OSError, asyncio.CancelledError):
             for one in writers:
@@ -164,7 +219,7 @@ class Proxy:
             for one in writers:
                 one.close()
         finally:
-            self._connections.discard(this)
+            del self._connections[this]
 
 
 async def _both(
@@ -181,11 +236,17 @@ async def _both(
 
 
 async def _forward(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    direction: Direction,
+    path: _Path,
 ) -> None:
     """Forward bytes until the end of the stream, and that, too."""
     under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-    await _both(_receive(reader, under_way, direction), _deliver(under_way, writer, direction))
+    await _both(
+        _receive(reader, under_way, direction),
+        _deliver(under_way, writer, direction, path),
+    )
 
 
 async def _receive(
@@ -206,18 +267,30 @@ async def _deliver(
     under_way: asyncio.Queue[tuple[float, bytes]],
     writer: asyncio.StreamWriter,
     direction: Direction,
+    path: _Path,
 ) -> None:
     while True:
         due, data = await under_way.get()
         await asyncio.sleep(due - asyncio.get_running_loop().time())
         await direction.end_of_hold()
-        if direction.drops:
+        if direction.drops or path.is_forgotten:
             continue
-        if not data:
+        is_over = not data
+        while data:
+            await direction.rest()
+            while direction.chance and not under_way.empty():
+                due, more = under_way.get_nowait()
+                await asyncio.sleep(due - asyncio.get_running_loop().time())
+                is_over = not more
+                direction.joins += not is_over
+                data += more
+            size = direction.size_of_piece(data)
+            writer.write(data[:size])
+            await writer.drain()
+            data = data[size:]
+        if is_over:
             writer.write_eof()
             return
-        writer.write(data)
-        await writer.drain()
 
 
 def _abort(writer: asyncio.StreamWriter) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import celery_redlock.redlock
@@ -47,25 +48,42 @@ class Striker:
         self._event = "opcode" if opcodes else "line"
         self._strike = strike or self._raise
         self._error = error
+        self._entered_by: FrameType | None = None
         self.where = ""
 
     def __enter__(self) -> None:
         self._before = sys.gettrace()
+        self._entered_by = sys._getframe(1)
         sys.settrace(self._begin)
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(self._before)
+        self._entered_by = None
 
     def _begin(self, frame: FrameType, event: str, arg: object) -> Any:
-        # What a finalizer raises is only printed, by the interpreter itself.
-        code = frame.f_code
-        if code.co_name == "__del__" or not code.co_filename.startswith(self._folder):
+        if not self._is_in_folder(frame) or self._is_inside_a_finalizer(frame):
             return None
         frame.f_trace_opcodes = self._event == "opcode"
         # So begins the end of a generator that is left unfinished, too: no signal is handled there.
         if not frame.f_code.co_flags & inspect.CO_GENERATOR:
             self._count(frame)
         return self._step
+
+    def _is_in_folder(self, frame: FrameType) -> bool:
+        return frame.f_code.co_filename.startswith(self._folder)
+
+    def _is_inside_a_finalizer(self, frame: FrameType | None) -> bool:
+        """Return whether a finalizer, or a function that one calls, runs in this frame.
+
+        The interpreter only prints what a finalizer raises, and the garbage collection of whatever
+        an earlier test has left may run one at any point.
+        """
+        finalizers = _finalizers(self._folder)
+        while frame and frame is not self._entered_by:
+            if frame.f_code in finalizers:
+                return True
+            frame = frame.f_back
+        return False
 
     def _step(self, frame: FrameType, event: str, arg: object) -> Any:
         if event == self._event:
@@ -82,6 +100,34 @@ class Striker:
 
     def _raise(self) -> None:
         raise self._error(self.where)
+
+
+@functools.cache
+def _finalizers(folder: str) -> frozenset[CodeType]:
+    """Return the code of each ``__del__`` in a folder, which may have another name as well.
+
+    By class, not by the object that a frame has: asking a frame for its variables makes it keep
+    what they were, and so an exception that it handled, in a cycle.
+    """
+    modules = [
+        one
+        for one in sys.modules.values()
+        if (getattr(one, "__file__", "") or "").startswith(folder)
+    ]
+    classes = {one for module in modules for one in vars(module).values() if isinstance(one, type)}
+    finalizers = [vars(one)["__del__"] for one in classes if "__del__" in vars(one)]
+    return frozenset(one.__code__ for one in finalizers if inspect.isfunction(one))
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Let go of the frames of an error, and of those that were being handled as it was raised.
+
+    They hold on to what the call had. Tracing makes a frame keep its variables as they were at its
+    last point, and so the error that it was handling, in a cycle.
+    """
+    while error:
+        error.__traceback__ = None
+        error.__context__, error = None, error.__context__
 
 
 def strikes(
@@ -112,12 +158,12 @@ def strikes(
             with striker:
                 call(at)
         except BaseException as came:  # noqa: BLE001 - whatever it is, it is judged
-            # Without the frames, which hold on to what the call had.
-            raised = came.with_traceback(None)
-            raised.__context__ = None
+            raised = came
+            _forget_frames(came)
         if not striker.where:
             if raised is not None:
                 raise raised
+            assert at > 1, "no point was struck"
             return
         yield at, raised, striker.where
         at += step

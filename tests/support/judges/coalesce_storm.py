@@ -93,27 +93,25 @@ def unseen_updates(notes: Iterable[Note]) -> list[Note]:
     """Return the updates that no run has seen of those which their publisher was told to rely on.
 
     That is a run of the task whose result was returned. If a worker turned that task away, it is
-    one of the task that was waiting then.
+    one of the task that was waiting then: of each, if several copies were turned away.
     """
     saw: dict[str | None, int] = defaultdict(int)
-    relied_on: dict[str | None, str | None] = {}
+    relied_on: dict[str | None, set[str | None]] = defaultdict(set)
     updates = []
     for note in notes:
         if note.event == "end":
             saw[note.task_id] = max(saw[note.task_id], note.more["saw"])
         elif note.event == "skipped":
-            relied_on[note.task_id] = note.more["holder"]
+            relied_on[note.task_id].add(note.more["holder"])
         elif note.event == "updated":
             updates.append(note)
 
     def is_seen(update: Note) -> bool:
-        task_id = update.more["returned"]
-        asked = set()
-        while task_id is not None and task_id not in asked:
-            if saw[task_id] >= update.more["version"]:
-                return True
-            asked.add(task_id)
-            task_id = relied_on.get(task_id)
-        return False
+        asked: set[str | None] = set()
+        to_ask: set[str | None] = {update.more["returned"]}
+        while to_ask := to_ask - asked - {None}:
+            asked |= to_ask
+            to_ask = {holder for task_id in to_ask for holder in relied_on[task_id]}
+        return any(saw[task_id] >= update.more["version"] for task_id in asked)
 
     return [update for update in updates if not is_seen(update)]

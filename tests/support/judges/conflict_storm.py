@@ -182,7 +182,7 @@ def conflict_storm(
     # What each process was about to run was acknowledged before.
     assert len(account.vanished) <= died + may_be_lost, f"{account.vanished}; {said}"
     assert not account.twice, f"{account.twice}; {said}"
-    assert is_settled, f"messages left: {broker.left([project.queue])}, {project.holds()}; {said}"
+    assert is_settled, f"messages left: {project.holds()}; {said}\n{broker.details()}"
     assert len(account.conflicts) > 1, f"hardly anybody met: {said}"
     return said
 

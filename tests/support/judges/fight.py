@@ -21,7 +21,7 @@ import sys
 import time
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -99,17 +99,20 @@ def read_holds(folder: Path) -> list[Hold]:
     """Return what all processes wrote down."""
     holds: list[Hold] = []
     for file in folder.glob("*.jsonl"):
-        story: dict[int, Hold] = {}
+        story: list[Hold] = []
+        latest: dict[int, int] = {}
         for line in whole_lines(file):
             said = json.loads(line)
             if "won_at" in said:
-                story[said["token"]] = Hold(**said)
+                # Not in place of one that had the same token: that is what `twins` is for.
+                latest[said["token"]] = len(story)
+                story.append(Hold(**said))
                 continue
-            hold = story[said["token"]]
+            hold = story[latest[said["token"]]]
             until = max(hold.until, said.get("extended", 0.0))
             until = min(until, said.get("over", until))
-            story[said["token"]] = Hold(hold.who, hold.token, hold.asked_at, hold.won_at, until)
-        holds += story.values()
+            story[latest[hold.token]] = replace(hold, until=until)
+        holds += story
     return holds
 
 

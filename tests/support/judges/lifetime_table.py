@@ -1,4 +1,4 @@
-"""What each lifetime does with each conflict policy: the data of docs/reference/lifetimes.md.
+"""What each lifetime does with each conflict policy: the data of docs/reference/endings.md.
 
 `tests/integration/task/test_lifetimes.py` plays every row with a real worker, `tests/docs` compares
 the page with it.

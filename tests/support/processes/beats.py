@@ -13,15 +13,15 @@ import itertools
 import json
 import re
 import signal
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from .project import Project
-from .workers import Worker
+from .workers import Worker, started_by
 
 _LOOKS = 5
+_IDLE_WITHIN_S = 10.0
 
 
 class Beat(Worker):
@@ -33,6 +33,7 @@ class Beat(Worker):
         name: Unique in the folder.
         args: More arguments of ``celery beat``.
         env: More environment variables.
+        prefix: As `Worker`'s.
         conf: More of the app's configuration, for this process.
     """
 
@@ -44,10 +45,11 @@ class Beat(Worker):
         name: str = "beat",
         args: tuple[str, ...] = (),
         env: Mapping[str, str] | None = None,
+        prefix: tuple[str, ...] = (),
         **conf: Any,
     ) -> None:
         super().__init__(module, folder, name=name, env=env_of(folder, conf) | dict(env or {}))
-        self._command = [sys.executable, "-m", self.celery, "-A", module, "beat"]
+        self._command = [*started_by(prefix), "-m", self.celery, "-A", module, "beat"]
         self._command += ["--scheduler", "redlock", "--schedule", str(folder / f"{name}.schedule")]
         self._command += ["--loglevel", "INFO", *args]
 
@@ -63,9 +65,10 @@ class Beat(Worker):
         """Send it a signal while it sleeps; don't wait for its end.
 
         Celery's handler saves the schedule. In the middle of a query of django-celery-beat it
-        closes the connection of that query, which then fails: the exit code is 1.
+        closes the connection of that query, which then fails: the exit code is 1. A beat without a
+        quorum never sleeps for long.
         """
-        self.wait_until_idle(_LOOKS)
+        self.wait_until_idle(_LOOKS, within=_IDLE_WITHIN_S)
         super().ask_to_end(number)
 
 

@@ -61,6 +61,9 @@ class Broker(Service, Protocol):
     def left(self, queues: Sequence[str]) -> dict[str, int]:
         """Return how many messages it has, delivered or not, by queue; without empty ones."""
 
+    def details(self) -> str:
+        """Return for people where its messages are, and who consumes them."""
+
 
 class RedisBroker(Server):
     """A Redis server that writes down everything at once."""
@@ -78,6 +81,12 @@ class RedisBroker(Server):
             counts = {queue: int(str(client.llen(queue))) for queue in queues}
             counts["unacked"] = int(str(client.hlen("unacked")))
         return {name: count for name, count in counts.items() if count}
+
+    def details(self) -> str:
+        """Return how long its lists are, and who is connected."""
+        with self.client() as client:
+            lists = {key: client.llen(key) for key in client.scan_iter(_type="list")}
+            return f"{lists} unacked={client.hgetall('unacked')} {client.client_list()}"
 
 
 class RabbitMQ:
@@ -158,6 +167,11 @@ class RabbitMQ:
         told = self._tell("rabbitmqctl", "list_queues", "name", what)
         pairs = (line.rsplit("\t", 1) for line in told.splitlines()[1:])
         return {name: int(count) for name, count in pairs}
+
+    def details(self) -> str:
+        """Return how many messages of each queue are ready and delivered, and its consumers."""
+        columns = ("name", "messages_ready", "messages_unacknowledged", "consumers")
+        return self._tell("rabbitmqctl", "list_queues", *columns)
 
     @contextmanager
     def without(self, queue: str) -> Iterator[None]:

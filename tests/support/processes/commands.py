@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -11,11 +9,11 @@ from celery import Celery
 from click.testing import CliRunner
 
 from celery_redlock.cli import redlock
-from tests.support.root import ROOT
 
 from .inside import FOLDER_VARIABLE
 from .project import Project
 from .ran import Ran
+from .start import run
 
 
 def run_with(app: Celery, *words: str) -> Ran:
@@ -38,14 +36,5 @@ def environment_of(project: Project) -> dict[str, str]:
 
 def run_celery(project: Project, *words: str) -> Ran:
     """Run `celery -A <project> words…`; its output is what it wrote to stdout and stderr."""
-    done = subprocess.run(
-        celery_of(project, *words),
-        cwd=ROOT,
-        env=os.environ | environment_of(project),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    return Ran(done.returncode, done.stdout)
+    done = run(celery_of(project, *words), environment_of(project))
+    return Ran(done.returncode, done.stdout + done.stderr)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import redis
 
@@ -21,9 +22,11 @@ from tests.support.root import ROOT
 from .inside import FOLDER_VARIABLE
 from .project import Project
 
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
 
 @contextmanager
-def started_flower(project: Project) -> Iterator[int]:
+def started_flower(project: Project, env: Mapping[str, str] = NOTHING) -> Iterator[int]:
     """Start Flower, yield its port once it receives events, and end it."""
     port, log = free_port(), project.folder / "flower.log"
     environment = {
@@ -31,6 +34,7 @@ def started_flower(project: Project) -> Iterator[int]:
         "FLOWER_UNAUTHENTICATED_API": "true",
         "FLOWER_ADDRESS": "127.0.0.1",
         "FLOWER_PORT": str(port),
+        **env,
     }
     command = [sys.executable, "-m", "celery", "-A", project.module, "flower"]
     with log.open("ab") as output:

@@ -170,6 +170,34 @@ def left(urls: list[str]) -> None:
         lease.ensure()
 
 
+def reused(urls: list[str]) -> None:
+    """Children share a block's `Hold` with their parent, refused, nested and left, at any line."""
+    redlock = new_redlock(urls)
+    hold, other = redlock.lock("k"), redlock.lock("k", wait=60)
+
+    def refused() -> None:
+        with pytest.raises(LockHeld), hold:
+            pytest.fail("entered")
+
+    with hold as lease:
+        pid = os.fork()
+        if not pid:
+            refused()
+            sys.exit()  # and leaves the block
+        assert_ends_well(pid)
+        refused()
+        lease.ensure()
+        pid = os.fork()
+        if not pid:
+            with other as own:
+                assert own.token > lease.token
+            assert not redlock.keeper.kept()
+            sys.exit()
+    assert_ends_well(pid)
+    with hold:
+        pass
+
+
 def pooled(urls: list[str]) -> None:
     """The standard library's own children work as well."""
     redlock = new_redlock(urls)
@@ -190,7 +218,7 @@ def pooled(urls: list[str]) -> None:
 
 SCENARIOS = {
     scenario.__name__: scenario
-    for scenario in (held, hammered, importing, generations, anywhere, left, pooled)
+    for scenario in (held, hammered, importing, generations, anywhere, left, reused, pooled)
 }
 
 if __name__ == "__main__":

@@ -62,12 +62,13 @@ class Inside:
 
     Args:
         name: The module's `__name__`.
+        app_class: Class of the app.
         options: More arguments of `Celery`.
     """
 
-    def __init__(self, name: str, **options: Any) -> None:
+    def __init__(self, name: str, app_class: type[Any] = Celery, **options: Any) -> None:
         self.folder = Path(os.environ[FOLDER_VARIABLE])
-        self.app = Celery(name, **options)
+        self.app: Celery[Any] = app_class(name, **options)
         self.app.conf.update(json.loads((self.folder / "conf.json").read_text()))
         task_retry.connect(lambda **_: self.note("retried"), weak=False)
 

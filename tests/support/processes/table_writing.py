@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 
-from celery_redlock.pools.lease_record import Attempt, LeaseRecord
+from celery_redlock.pools.lease_record import LeaseRecord
 from celery_redlock.pools.lease_table import Phase, SharedLeaseTable
 
 ROW = 0
@@ -35,7 +35,7 @@ def live(table: SharedLeaseTable) -> None:
         if os.getppid() != parent:
             return
         record = record_of(pid, now)
-        table.announce(ROW, Attempt(pid, record.owner, record.key, now))
+        table.announce(ROW, LeaseRecord(pid, record.owner, record.key, 0, now))
         table.hold(ROW, record)
         table.begin_release(ROW)
         table.free(ROW)
@@ -63,7 +63,7 @@ def main(kills: int) -> None:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         left = table.left_by(pid, ROW)
-        if isinstance(left, LeaseRecord):
+        if left and left.token:
             assert left == record_of(pid, left.token)
         elif left:
             assert left.owner == left.key == record_of(pid, left.ttl_ms).owner

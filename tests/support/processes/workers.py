@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from celery_redlock.testing.launch import launch
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.root import ROOT
 
 from .inside import FOLDER_VARIABLE
+from .start import Process, start
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -53,14 +52,18 @@ class Worker:
         pool: prefork, threads, solo, gevent or eventlet.
         concurrency: How many tasks it runs at a time.
         args: More arguments of ``celery worker``.
+        gossip: Whether it hears events of other workers.
         env: More environment variables.
+        prefix: Module that starts it, and its arguments: what `ddtrace-run` runs, for example.
 
     Attributes:
         celery: Module that is run as the command `celery`.
+        is_fresh: Whether it is a new interpreter, even if a fork would do the same.
         log: Path of its log.
     """
 
     celery = "tests.support.processes.celery_command"
+    is_fresh = False
 
     def __init__(
         self,
@@ -71,19 +74,22 @@ class Worker:
         pool: str = "prefork",
         concurrency: int = 4,
         args: tuple[str, ...] = (),
+        gossip: bool = False,
         env: Mapping[str, str] | None = None,
+        prefix: tuple[str, ...] = (),
     ) -> None:
         self.name = name
         self.pool = pool
         self.log = folder / f"{name}.log"
-        self._command = [sys.executable, "-m", self.celery, "-A", module, "worker"]
+        self._command = [*started_by(prefix), "-m", self.celery, "-A", module, "worker"]
         self._command += ["--pool", pool, "--concurrency", str(concurrency)]
         # In RabbitMQ a node's name is that of a queue, which nobody else may have at the same time.
         self._node = f"{name}-{secrets.token_hex(4)}"
         self._command += ["--hostname", f"{self._node}@%h", "--loglevel", "INFO"]
-        self._command += ["--without-mingle", "--without-gossip", "--without-heartbeat", *args]
+        self._command += ["--without-mingle", "--without-heartbeat", *args]
+        self._command += [] if gossip else ["--without-gossip"]
         self._env = {FOLDER_VARIABLE: str(folder), **(env or {})}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
 
     def __repr__(self) -> str:
         state = f"pid {self.pid}" if self.is_running else "not running"
@@ -100,7 +106,7 @@ class Worker:
     # ---- life
 
     @property
-    def process(self) -> subprocess.Popen[bytes]:
+    def process(self) -> Process:
         """Its main process, dead or alive.
 
         Raises:
@@ -122,7 +128,9 @@ class Worker:
 
     def start(self) -> None:
         """Start it; it is ready some time later."""
-        self._process = launch(self._command, self.log, self._env, cwd=ROOT, appends=True)
+        self._process = start(
+            self._command, self.log, self._env, appends=True, is_fresh=self.is_fresh
+        )
         started.append(self)
 
     def wait_until_ready(self) -> None:
@@ -144,11 +152,13 @@ class Worker:
             self.wait_until_idle()
         self.process.send_signal(number)
 
-    def wait_until_idle(self, looks: int = _LOOKS_AT_AN_IDLE_WORKER) -> None:
-        """Return when its main thread has slept at so many looks in a row, or never seems to."""
+    def wait_until_idle(
+        self, looks: int = _LOOKS_AT_AN_IDLE_WORKER, within: float = PATIENCE
+    ) -> None:
+        """Return when its main thread has slept at so many looks in a row, or after `within` s."""
         slept = 0
         before: object = None
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + within
         with suppress(psutil.NoSuchProcess):
             # For psutil, a process's own figures are its main thread's.
             main = psutil.Process(self.pid)
@@ -231,6 +241,11 @@ class Worker:
         found = self.lines(pattern)
         assert len(found) >= count, f"{self} without {pattern!r}:\n{self.log_tail()}"
         return found[count - 1]
+
+
+def started_by(prefix: tuple[str, ...]) -> list[str]:
+    """Return the command of Python, with the module in front that starts it, if any."""
+    return [sys.executable, "-m", *prefix, sys.executable] if prefix else [sys.executable]
 
 
 def is_alive(pid: int) -> bool:

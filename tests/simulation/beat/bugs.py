@@ -1,0 +1,61 @@
+"""Bugs put into the scheduler that stories must find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_redlock.beat import scheduler
+from celery_redlock.beat.clock_check import ClockCheck, Trust
+from celery_redlock.beat.in_force import InForce
+from celery_redlock.beat.scheduler import ClaimsTicks
+from celery_redlock.beat.ticks import Claims
+from celery_redlock.redlock import Lease
+
+Bug = Callable[[pytest.MonkeyPatch], None]
+BUGS: dict[str, Bug] = {}
+FOUND_WITHIN = {
+    "claims_are_not_taken": 1,
+    "in_force_is_ignored": 40,
+    "seen_by_a_clock_ahead_is_kept": 100,
+    "clocked_rows_ran_when_they_were_made": 30,
+    "clocks_are_not_compared": 10,
+}
+"""Fresh stories in which each is found: about ten times as many as it took."""
+
+
+def _bug(bug: Bug) -> Bug:
+    BUGS[bug.__name__.strip("_")] = bug
+    return bug
+
+
+@_bug
+def _claims_are_not_taken(patch: pytest.MonkeyPatch) -> None:
+    def acquire(claims: Claims, tick: Any) -> Lease:
+        now = claims.redlock.clock.now()
+        return Lease(tick.key, "me", 1, 10_000, now + 10, claims.redlock.clock, acquired_at=now)
+
+    patch.setattr(Claims, "acquire", acquire)
+
+
+@_bug
+def _in_force_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(InForce, "changed", lambda *_: [])
+
+
+@_bug
+def _seen_by_a_clock_ahead_is_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ClaimsTicks, "_heed_clock", lambda *_: None)
+    patch.setattr(scheduler, "ahead_of", lambda *_: {})
+
+
+@_bug
+def _clocked_rows_ran_when_they_were_made(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(scheduler, "last_run_of", lambda entry: entry.last_run_at)
+
+
+@_bug
+def _clocks_are_not_compared(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ClockCheck, "look", lambda _: Trust.RIGHT)

@@ -1,0 +1,95 @@
+"""Bugs put into the lock that a user's hands must find."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from celery_redlock.redlock.errors import LeaseLost
+from celery_redlock.redlock.hold import Hold, _LookedUp
+from celery_redlock.redlock.lease import Lease, lost_in_block, release_at_end
+from celery_redlock.redlock.threads import callbacks
+
+Bug = Callable[[pytest.MonkeyPatch], None]
+BUGS: dict[str, Bug] = {}
+
+
+def _bug(make: Bug) -> Bug:
+    BUGS[make.__name__.removeprefix("_")] = make
+    return make
+
+
+@_bug
+def _one_lease_per_hold(patch: pytest.MonkeyPatch) -> None:
+    """A `Hold` keeps one lease: a second block that is refused ends the first one's."""
+
+    def enter(self: Any) -> Lease:
+        self._holder = os.getpid()
+        try:
+            lease: Lease = self._acquire()
+            self._lease = lease
+            lease.hold_until = lease.acquired_at + self._max_hold
+            lease.backing.lock = self._lock
+            self._keeper.keep(lease, weakref.ref(self), on_lost=self._on_lost)
+            self._settle(lease)
+            return lease
+        except BaseException:
+            abandon(self)
+            raise
+
+    def leave(self: Any, kind: type[BaseException] | None, *_: object) -> None:
+        lease = self._lease
+        if lease is None or os.getpid() != self._holder:
+            return
+        try:
+            is_lost = release_at_end(lease, self._lock.release)
+        except BaseException:
+            abandon(self)
+            raise
+        self._lease = None
+        if is_lost and kind is None:
+            raise lost_in_block(lease)
+
+    def abandon(self: Any) -> None:
+        if self._lease:
+            self._keeper.take_over(self._lease)
+        self._lease = None
+
+    patch.setattr(Hold, "_lease", None, raising=False)
+    patch.setattr(Hold, "__enter__", enter)
+    patch.setattr(Hold, "__exit__", leave)
+
+
+@_bug
+def _block_of_the_thread(patch: pytest.MonkeyPatch) -> None:
+    """A thread leaves the newest block that it has entered."""
+    patch.setattr(_LookedUp, "take", lambda self, hold: None)
+
+
+@_bug
+def _inner_block_releases_lease(patch: pytest.MonkeyPatch) -> None:
+    """The first block of a lease that is left releases it under the others."""
+
+    def leave(self: Lease, kind: type[BaseException] | None, *_: object) -> None:
+        if os.getpid() in self.backing.entered_in:
+            assert self.backing.lock
+            if release_at_end(self, self.backing.lock.release) and kind is None:
+                raise LeaseLost(self.key)
+
+    patch.setattr(Lease, "__exit__", leave)
+
+
+@_bug
+def _exit_in_a_callback_ends_the_keeper(patch: pytest.MonkeyPatch) -> None:
+    """A callback that raises anything but an Exception ends the keeper's thread."""
+
+    def call(function: Callable[..., object], *args: object, failed: str, about: Any = ()) -> None:
+        with suppress(Exception):
+            function(*args)
+
+    patch.setattr(callbacks, "call", call)

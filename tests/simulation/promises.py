@@ -1,0 +1,206 @@
+"""What a client may rely on while a majority of the nodes is well and soon answers.
+
+Each promise is judged only where it is certain. A node is well for a client in some time if no
+fault has struck it, or the way to it, in that time or so shortly before that connections may still
+suffer from it. Cut and merged bytes are no fault, nor is the end of connections while they idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from celery_redlock.redlock.errors import QuorumUnavailable, RedlockError
+from celery_redlock.redlock.events import Event, Lost, NodeDown
+from celery_redlock.redlock.lease import Lease
+from celery_redlock.redlock.protocol.quorum import majority
+
+from .link import Link
+from .process import Process
+from .schedule import (
+    ALL_NODES,
+    BLACK_HOLE,
+    LOSE_CONFIRM,
+    NODE_TIMEOUT_S,
+    ON_IDLE,
+    ON_LINKS,
+    ON_STREAMS,
+    Fault,
+    Schedule,
+)
+from .servers import Server, short
+
+_QUICK_S = 0.012
+"""In one direction. So a node answers in far less than the node timeout."""
+_AFTERMATH_S = 12.0
+"""A connection may be silent for 5 s before it is replaced, and the next one be 5 s away."""
+_SHORTEST_TTL_S = 0.2
+_UNDISTURBED_S = 0.1
+_TWO_ADDRESSES_S = 2.5
+"""Time to try two addresses of a name, of which the first does not answer."""
+_VIOLATIONS = ("more replies than", "no Redis reply")
+_WINDOW_S = 1.0
+"""In which attempts to connect are counted."""
+_OF_OTHERS = ("its grant came", "granted, and", "it had lost", "all ")
+"""Reasons that nodes are given which did answer, or which were not asked."""
+_WHILE_IDLE = (*ON_IDLE, BLACK_HOLE, "reset", "half_open")
+"""Faults that an acquisition gets over if they strike before it begins."""
+_DOWN = ("restart", "forget", "power_loss")
+"""Faults of which a client soon knows that it can't connect."""
+_LEAST_IDLE_S = {"silent": 5.0, "closing": NODE_TIMEOUT_S + 0.01}
+"""A connection that does not answer is replaced within an attempt only if it was idle for so long.
+One that is closed sooner may be closed while the attempt waits for the next node to connect."""
+
+
+class Promises:
+    """What one client was promised.
+
+    Args:
+        schedule: What strikes when.
+        number: Number of the client.
+        process: The client.
+        servers: The nodes.
+        links: Its ways to them.
+        fail: Called with the kind and the text of a violation.
+    """
+
+    def __init__(
+        self, schedule: Schedule, number: int, process: Process, servers: list[Server],
+        links: list[Link], fail: Callable[[str, str], None],
+    ) -> None:  # fmt: skip
+        self._process = process
+        self._world = process.world
+        self._servers = servers
+        self._links_of = dict(zip(servers, links, strict=True))
+        self._fail = fail
+        self._quorum = majority(len(servers))
+        self._is_quick = schedule.longest_s <= _QUICK_S
+        # Each channel connects, and the keeper's, and that of the waiters.
+        self._most_attempts = 4 * (2 + schedule.clients[number].threads)
+        self._faults = [
+            [one for one in schedule.faults if _concerns(one, node, number)]
+            for node in range(len(servers))
+        ]
+
+    # ---- what is heard of
+
+    def note_event(self, event: Event) -> None:
+        """Judge an event of the lock."""
+        if isinstance(event, Lost):
+            self._judge_loss(event.lease)
+        elif isinstance(event, NodeDown):
+            self._judge_blame(event.node, event.error)
+
+    def note_refused(self, began: float, wait: float, error: RedlockError) -> None:
+        """Judge that an attempt to acquire, which began then and may have waited, failed."""
+        if not isinstance(error, QuorumUnavailable):
+            return
+        for node, why in error.errors.items():
+            self._judge_blame(node, why)
+        if not self._is_quick or self._process.last_struck >= began:
+            return
+        failed = {
+            node.partition(":")[0]
+            for node, why in error.errors.items()
+            if not why.startswith(_OF_OTHERS)
+        }
+        # An attempt that waits for a silent node does not also look for new connections to others.
+        has_silent = any(
+            fault.kind not in _DOWN and self._harms(fault, link, began, began - _UNDISTURBED_S)
+            for link, faults in zip(self._links_of.values(), self._faults, strict=True)
+            for fault in faults
+        )
+        well = self._well(began, 0.0 if has_silent else began - _UNDISTURBED_S)
+        if 0 < wait < _TWO_ADDRESSES_S:
+            well = [server for server in well if not self._links_of[server].dead_addresses]
+        answered = [server.name for server in well if server.name not in failed]
+        if len(well) >= self._quorum > len(answered):
+            names = [server.name for server in well]
+            self._fail(
+                "refused", f"{self._process.name} is refused, though {names} are well: {error}"
+            )
+
+    def note_not_extended(self, began: float, lease: Lease, error: RedlockError) -> None:
+        """Judge that an extension by hand, which began then, failed before the deadline."""
+        if isinstance(error, QuorumUnavailable):
+            for node, why in error.errors.items():
+                self._judge_blame(node, why)
+        deadline = self._process.true_time(lease.deadline)
+        if deadline > self._world.time:
+            self._judge_holders("extension", lease, began, began, str(error))
+
+    # ---- what is promised
+
+    def _judge_loss(self, lease: Lease) -> None:
+        ttl_s = lease.ttl_ms / 1000
+        if ttl_s >= _SHORTEST_TTL_S:
+            now = self._world.time
+            self._judge_holders("loss", lease, now - ttl_s, now - ttl_s / 2, "it is lost")
+
+    def _judge_holders(
+        self, kind: str, lease: Lease, since: float, held_by: float, why: str
+    ) -> None:
+        """Fail if a majority that was well since then had the lease at a time, and still has."""
+        acquired_at = self._process.true_time(lease.acquired_at)
+        if not self._is_quick or self._process.last_struck >= acquired_at:
+            return
+        holding = [
+            server.name
+            for server in self._well(since)
+            if server.held_since(lease.key, lease.owner, lease.token) <= held_by
+        ]
+        if len(holding) >= self._quorum:
+            self._fail(kind, f"{holding} hold {lease.key[:9]!r} of {short(lease.owner)}: {why}")
+
+    def _judge_blame(self, node: str, why: str) -> None:
+        if any(words in why for words in _VIOLATIONS):
+            self._fail("blame", f"{self._process.name} blames {node}, which did nothing: {why}")
+
+    def judge_attempts(self) -> None:
+        """Judge how often the client has tried to connect to each node."""
+        for (server, link), faults in zip(self._links_of.items(), self._faults, strict=True):
+            if any(fault.kind in ON_STREAMS + ON_LINKS for fault in faults):
+                continue  # a connection that has ended is replaced
+            attempts, most = link.attempts, self._most_attempts
+            for first, last in zip(attempts, attempts[most:], strict=False):
+                if last - first < _WINDOW_S:
+                    self._fail(
+                        "attempts",
+                        f"{self._process.name} connects to {server.name} {most + 1} times within "
+                        f"{last - first:.3f} s",
+                    )
+                    return
+
+    def _well(self, since: float, idle_until: float = 0.0) -> list[Server]:
+        """Return the nodes that were well from then on.
+
+        Args:
+            since: Time, seconds.
+            idle_until: Faults that end idle connections count only if they began after this time,
+                seconds; 0.0: they count.
+        """
+        return [
+            server
+            for (server, link), faults in zip(self._links_of.items(), self._faults, strict=True)
+            if not any(self._harms(fault, link, since, idle_until) for fault in faults)
+        ]
+
+    def _harms(self, fault: Fault, link: Link, since: float, idle_until: float) -> bool:
+        begins_at = 1000.0 + fault.at
+        if fault.kind in _WHILE_IDLE and begins_at < idle_until:
+            is_early = fault.size < _LEAST_IDLE_S.get(fault.kind, 0.0)
+            # The client waits for its end, and makes no other connection before.
+            strikes_attempt = any(0 <= begins_at - one <= NODE_TIMEOUT_S for one in link.attempts)
+            if not is_early and not strikes_attempt:
+                return False
+        return begins_at <= self._world.time and begins_at + fault.lasts + _AFTERMATH_S > since
+
+
+def _concerns(fault: Fault, node: int, client: int) -> bool:
+    is_of_link = fault.kind in (*ON_LINKS, *ON_STREAMS, LOSE_CONFIRM)
+    return fault.node in (node, ALL_NODES) and (not is_of_link or fault.client in (-1, client))
+
+
+def judge_all(promises: Iterable[Promises]) -> None:
+    """Judge what can only be judged in the end."""
+    for one in promises:
+        one.judge_attempts()

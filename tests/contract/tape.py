@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import pytest
 
 from celery_redlock.redlock import parts
-from celery_redlock.redlock.access import Operation
+from celery_redlock.redlock.access import Access
 from celery_redlock.redlock.acquisition import Acquisition
 from celery_redlock.redlock.errors import RedlockError
 from celery_redlock.redlock.extension import Extension
@@ -61,7 +61,7 @@ def taped(seen: list[Seen]) -> Iterator[None]:
     """Let the clients that are made meanwhile add to `seen`."""
 
     class TapedChannel(Channel):
-        def ask_batch(
+        def ask(
             self,
             commands: Sequence[Command],
             parse: Callable[[list[object]], Reply],
@@ -71,7 +71,7 @@ def taped(seen: list[Seen]) -> Iterator[None]:
         ) -> Replies[Reply]:
             messages = map(message_of, commands)
             seen.extend(Sent(one, frozenset(among)) for one in messages if one)
-            return super().ask_batch(commands, parse, is_decided, among, timeout)
+            return super().ask(commands, parse, is_decided, among, timeout)
 
     class TapedExtension(Extension):
         def note_replies(
@@ -81,7 +81,7 @@ def taped(seen: list[Seen]) -> Iterator[None]:
             outcome = super().note_replies(lease, replies, started)
             if outcome is None:
                 seen.append(_told("extended", self, lease))
-            elif lease.is_lost and not was_lost and lease.deadline > self._clock.now():
+            elif lease.backing.is_lost and not was_lost and lease.deadline > self._clock.now():
                 seen.append(_told("lost", self, lease))
             return outcome
 
@@ -96,6 +96,6 @@ def taped(seen: list[Seen]) -> Iterator[None]:
         yield
 
 
-def _told(what: str, operation: Operation, lease: Lease) -> Told:
-    key, _ = lock_keys(operation._rounds.prefix, lease.key)
+def _told(what: str, operation: Access, lease: Lease) -> Told:
+    key, _ = lock_keys(operation._prefix, lease.key)
     return Told(what, key, lease.owner, lease.token)

@@ -104,8 +104,8 @@ def test_the_model_allows_all_that_clients_and_nodes_do() -> None:
 @pytest.mark.parametrize(
     ("bug", "difference"),
     [
-        ("no_confirm", "the model has no such step"),
-        ("minority_is_enough", "the model has no such step"),
+        ("no_confirm", "no majority has confirmed it"),
+        ("minority_is_enough", "no majority has confirmed it"),
         ("same_owner_again", "an owner is used again"),
         ("healing_above_the_floor", "the model has no such step"),
         ("release_without_a_floor", "the model has"),

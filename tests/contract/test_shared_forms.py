@@ -13,20 +13,20 @@ import uuid
 
 import pytest
 import redis
-from celery.app.task import Context
 from celery.beat import ScheduleEntry
 
 from celery_redlock.beat.ticks import Tick
 from celery_redlock.messages import headers
-from celery_redlock.messages.done_marks import done_label
 from celery_redlock.messages.reservation import Reservation, pending_slot_key, reservation_in
-from celery_redlock.redlock.lease import host_of, is_reservation, publication_of, task_of
+from celery_redlock.redlock.lease import host_of, is_period, is_reservation, publication_of, task_of
 from celery_redlock.testing import Servers
 from tests.conftest import NewRedlock
 from tests.support.eventually import eventually
+from tests.support.fakes.forged import context_of, delivery_of
 
 KEY = "bank.sync:42"
 NONCE = "0123456789abcdef" * 2
+PERIOD = f"{NONCE[:24]}decade00"
 OWNER = f"{NONCE}.{'f' * 16}:task-1@host-1"
 RESERVATION = f"{NONCE}.{'f' * 16}~:task-1@host-1"
 
@@ -65,6 +65,13 @@ def test_a_reservation_says_so_before_the_colon(five: Servers, new_redlock: NewR
     assert re.fullmatch(rf"[0-9a-f]{{32}}\.{'f' * 16}~:task-1@[^@]+", reserved.owner)
 
 
+def test_a_period_says_so_in_its_last_32_bits(five: Servers, new_redlock: NewRedlock) -> None:
+    redlock = new_redlock(five.urls)
+    reserved = redlock.reserve(KEY, 30, label="task-1", publication="f" * 16, is_period=True)
+    wait_until_stored(five, {"redlock:{bank.sync:42}": reserved.owner})
+    assert re.fullmatch(rf"[0-9a-f]{{24}}decade00\.{'f' * 16}~:task-1@[^@]+", reserved.owner)
+
+
 def test_an_owner_that_another_version_stored_holds_the_lock(
     five: Servers, new_redlock: NewRedlock
 ) -> None:
@@ -78,10 +85,19 @@ def test_an_owner_that_another_version_stored_holds_the_lock(
     assert holder.held_since == pytest.approx(1.7e9, abs=60)
 
 
-@pytest.mark.parametrize(("owner", "reserves"), [(OWNER, False), (RESERVATION, True)])
-def test_the_parts_of_an_owner_are_read(owner: str, *, reserves: bool) -> None:
-    read = (task_of(owner), host_of(owner), publication_of(owner), is_reservation(owner))
-    assert read == ("task-1", "host-1", "f" * 16, reserves)
+@pytest.mark.parametrize(
+    ("owner", "reserves", "lasts"),
+    [
+        (OWNER, False, False),
+        (RESERVATION, True, False),
+        (f"{PERIOD}.{'f' * 16}:task-1@host-1", False, True),
+        (f"{PERIOD}.{'f' * 16}~:task-1@host-1", True, True),
+    ],
+)
+def test_the_parts_of_an_owner_are_read(owner: str, *, reserves: bool, lasts: bool) -> None:
+    assert (task_of(owner), host_of(owner)) == ("task-1", "host-1")
+    assert publication_of(owner) == "f" * 16
+    assert (is_reservation(owner), is_period(owner)) == (reserves, lasts)
 
 
 def test_a_reservation_travels_as_key_and_owner() -> None:
@@ -96,9 +112,9 @@ def test_a_message_is_known_by_its_headers() -> None:
     assert headers.COPY_HEADER == "redlock_copy"
     assert headers.DELIVERIES_HEADER == "redlock_deliveries"
     assert headers.REDELIVERED == "redelivered"
-    request = Context(id="task-1", retries=2, headers={"redlock_publication": "f" * 16})
+    request = context_of(id="task-1", retries=2, headers={"redlock_publication": "f" * 16})
     assert headers.publication_of(request) == "f" * 16
-    assert done_label(request) == f"task-1/2/{'f' * 16}"
+    assert delivery_of(request).done_label == f"task-1/2/{'f' * 16}"
     published = headers.headers_to_publish("task-1", {}, None)
     assert re.fullmatch("[0-9a-f]{16}", published["redlock_publication"])
 

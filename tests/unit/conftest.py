@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,9 +17,18 @@ from celery_redlock.execution import no_quorum
 from celery_redlock.messages import reservation
 from celery_redlock.signals import lock_conflict
 from celery_redlock.throttled_log import ThrottledLog
+from tests.support.fakes.fleet import Fleet
 from tests.support.fakes.forged import NewTask, task_maker
 from tests.support.fakes.one_node import OneNode
 from tests.support.processes.project import celery_to_itself
+
+
+@pytest.fixture(autouse=True)
+def _signals_stay_as_they_were() -> Iterator[None]:
+    """Fail a test that leaves the process with the handler of a signal that it did not have."""
+    before = signal.getsignal(signal.SIGURG)
+    yield
+    assert signal.getsignal(signal.SIGURG) is before, "the test has made this a pool process"
 
 
 @pytest.fixture
@@ -59,6 +69,12 @@ def published() -> Iterator[list[dict[str, Any]]]:
     after_task_publish.connect(note)
     yield sent
     after_task_publish.disconnect(note)
+
+
+@pytest.fixture
+def fleet(app: Celery, node: OneNode, published: list[dict[str, Any]]) -> Fleet:
+    """The task `t` in processes that differ."""
+    return Fleet(app, node, published)
 
 
 @pytest.fixture

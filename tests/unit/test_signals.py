@@ -12,7 +12,7 @@ from celery.local import maybe_evaluate
 from celery.utils.dispatch import Signal
 
 from celery_redlock import QuorumUnavailable, SingletonTask, signals
-from celery_redlock.execution.running import strike_current
+from celery_redlock.execution.running import interrupt_current
 from tests.support.fakes.forged import HOLDER, WAITING, NewTask, deliver
 from tests.support.fakes.one_node import OneNode
 
@@ -47,8 +47,9 @@ def declared(name: str) -> Any:
 
 
 def test_each_signal_is_named_as_it_is_imported() -> None:
-    for name, signal in inspect.getmembers(signals, is_signal):
-        assert signal.name == name
+    named = {name: signal.name for name, signal in inspect.getmembers(signals, is_signal)}
+    assert set(named) > set(OF_LOCKS)
+    assert list(named) == list(named.values())
 
 
 def test_a_run_sends_its_lease_as_it_begins_and_ends(new_task: NewTask, told: Any) -> None:
@@ -128,7 +129,7 @@ def test_a_lost_lease_is_sent_to_monitors_with_its_task(
     @app.task(base=SingletonTask, bind=True, name="t", lock_key=[])
     def body(self: SingletonTask) -> None:
         assert self.lease
-        self.lease.is_lost = True
+        self.lease.backing.is_lost = True
 
     sent: list[Any] = []
     task = maybe_evaluate(body)
@@ -141,8 +142,8 @@ def test_a_lost_lease_is_sent_once_before_it_is_released(app: Celery, told: Any)
     @app.task(base=SingletonTask, bind=True, name="t", lock_key=[])
     def body(self: SingletonTask) -> None:
         assert self.lease
-        self.lease.is_lost = True
-        strike_current()
+        self.lease.backing.is_lost = True
+        interrupt_current()
 
     deliver(body)
     assert [name for name, *_ in told] == ["lock_acquired", "lock_lost", "lock_released"]

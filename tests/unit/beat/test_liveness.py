@@ -158,3 +158,15 @@ def test_a_file_that_cannot_be_replaced_leaves_nothing_behind(
     monkeypatch.setattr(Path, "replace", fail)
     LivenessFile(app()).touch()
     assert list(path_of(app()).parent.iterdir()) == []
+
+
+def test_without_a_folder_for_temporary_files_beat_starts_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def none() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.gettempdir", none)
+    LivenessFile(app()).touch()
+    assert age(app()) is None
+    assert "liveness file not written, beat-alive will fail" in caplog.text

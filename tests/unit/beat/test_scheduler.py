@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -12,6 +12,7 @@ import pytest
 from celery import Celery
 from celery.beat import PersistentScheduler, ScheduleEntry, Scheduler
 from celery.schedules import BaseSchedule, crontab
+from django_celery_beat.clockedschedule import clocked
 from kombu.exceptions import OperationalError
 
 from celery_redlock.beat.clock_check import Trust
@@ -22,8 +23,9 @@ from celery_redlock.beat.scheduler import (
     RedlockScheduler,
 )
 from celery_redlock.beat.slots import EPOCH, Moment
+from celery_redlock.messages.headers import placement_in
 from celery_redlock.redlock.errors import ConfigurationError
-from tests.support.fakes.celery_ticks import Since57, Until56
+from celery_redlock.signals import tick_processed
 from tests.support.fakes.fake_clock import FakeClock
 from tests.support.fakes.fake_redlock import FakeNodes, FakeRedlock
 
@@ -91,6 +93,17 @@ class RedBeatsEntry(ScheduleEntry):
         self.last_run_at = last_run_at
         return self
 
+    def reschedule(self, last_run_at: Any) -> None:
+        self.last_run_at = last_run_at
+
+    @classmethod
+    def from_key(cls, key: str, app: Any) -> Any:
+        raise KeyError(key)
+
+    @staticmethod
+    def generate_key(app: Any, name: str) -> str:
+        return name
+
 
 class OnceOnly(ScheduleEntry):
     """An entry as django-celery-beat's, that is taken out of the schedule when it has run once."""
@@ -132,7 +145,9 @@ class Host:
         self.due_at = redlock.clock.now()
         app.now = lambda: moment(redlock.clock.wall_us() / 1e6)
         app.send_task = self._send_task
-        self.scheduler: Any = RedlockScheduler(app)
+        self.scheduler: Any = RedlockScheduler(
+            app, schedule_filename=app.conf.beat_schedule_filename
+        )
         vars(self.scheduler)["producer"] = None
 
     def _send_task(self, name: str, args: Any, kwargs: Any, **options: Any) -> None:
@@ -140,6 +155,7 @@ class Host:
             raise OperationalError("refused")
         self.redlock.clock.sleep(self.publishing_takes)
         slot = Moment.fromisoformat(options["headers"]["redlock_tick"].replace("Z", "+00:00"))
+        assert placement_in(options["headers"])[1] == str(self.redlock.placement)
         self.published.append((args[0], slot.timestamp() - START))
 
     def slots(self, entry: str = "entry") -> list[float]:
@@ -159,11 +175,13 @@ def nodes(clock: FakeClock) -> FakeNodes:
     return FakeNodes(clock)
 
 
-@pytest.fixture(params=[Scheduler, Until56, Since57], ids=["installed", "5.6", "5.7"])
-def scheduler(request: pytest.FixtureRequest) -> type[Scheduler]:
-    """What replicas are built on, unless a test says otherwise: each kind of Celery's tick."""
-    kind: type[Scheduler] = request.param
-    return kind
+@pytest.fixture
+def scheduler() -> type[Scheduler]:
+    """What replicas are built on, unless a test says otherwise: the installed Celery's.
+
+    `make versions` runs these tests with each kind of its tick, and so does the simulation.
+    """
+    return Scheduler
 
 
 @pytest.fixture
@@ -241,6 +259,41 @@ def test_replicas_whose_clocks_differ_publish_each_tick_once(
         assert host.published == sorted(host.published, key=lambda tick: tick[1])
 
 
+@pytest.mark.parametrize("base", [Scheduler, SharedState, LikeRedBeat])
+def test_what_wraps_publishing_is_called_once_a_tick(
+    new_host: NewHost, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, base: type[Scheduler]
+) -> None:
+    # As Sentry Crons does, which opens a check-in for each call.
+    of, name = (base, "apply_async") if base is LikeRedBeat else (Scheduler, "apply_entry")
+    original: Any = getattr(of, name)
+    called: list[str] = []
+
+    def wrapper(scheduler: Any, entry: Any, *args: Any, **kwargs: Any) -> Any:
+        called.append(str(entry.options["headers"]["redlock_tick"]))
+        entry.options["headers"]["check-in"] = "1"
+        return original(scheduler, entry, *args, **kwargs)
+
+    monkeypatch.setattr(of, name, wrapper)
+    hosts = [new_host(entry=5.0, conf={"redlock_beat_scheduler": base}) for _ in range(3)]
+    clock.move(1)
+    run(clock, 60, *hosts)
+    assert len(called) == len(set(called)) == len(together(*hosts)) >= 11
+    for host in hosts:
+        for entry in host.scheduler.schedule.values():
+            assert "headers" not in entry.options
+
+
+def test_a_failed_publish_is_logged_as_one_failed_tick(
+    new_host: NewHost, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING")
+    host = new_host(entry=5.0)
+    host.has_broker = False
+    run(clock, 7, host)
+    assert [record.getMessage().partition(" ")[0] for record in caplog.records] == ["tick"]
+    assert len(host.scheduler._queue) == 1
+
+
 def test_apps_of_one_name_on_other_brokers_keep_their_ticks(
     new_host: NewHost, clock: FakeClock
 ) -> None:
@@ -292,6 +345,46 @@ def test_what_is_later_than_the_grace_is_passed_over(
     assert [r.getMessage() for r in caplog.records] == [
         "ticks skipped as too old entry=entry from=1970-01-13 12:30:00+00:00"
     ]
+
+
+def test_ticks_missed_while_all_replicas_were_down_are_counted(
+    new_host: NewHost, nodes: FakeNodes, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[tuple[str, str]] = []
+
+    def note(slot: str, outcome: str, **_: Any) -> None:
+        told.append((slot, outcome))
+
+    host = new_host(entry=600.0, conf={"redlock_beat_misfire_grace_time": 30})
+    run(clock, 10, host)
+    stall(clock, 1250, host)
+    tick_processed.connect(note)
+    try:
+        run(clock, 1, host)
+    finally:
+        tick_processed.disconnect(note)
+    assert told == [("1970-01-13T12:30:00Z", "missed"), ("1970-01-13T12:40:00Z", "missed")]
+    # The last one tells enough: there may be very many.
+    assert [key[-27:] for key in nodes.held if "missed" in key] == ["1970-01-13T12:40:00Z:missed"]
+    [record] = caplog.records
+    assert record.levelname == "ERROR"
+
+
+def test_not_every_tick_of_a_long_absence_is_told(new_host: NewHost, clock: FakeClock) -> None:
+    told: list[str] = []
+
+    def note(outcome: str, **_: Any) -> None:
+        told.append(outcome)
+
+    host = new_host(entry=1.0, other=HOUR, conf={"redlock_beat_misfire_grace_time": 30})
+    run(clock, 10, host)
+    stall(clock, 10 * DAY, host)
+    tick_processed.connect(note)
+    try:
+        run(clock, 0, host)
+    finally:
+        tick_processed.disconnect(note)
+    assert told.count("missed") == 1000 + 24
 
 
 @pytest.mark.parametrize("period", [5.0, 600.0, HOUR, DAY])
@@ -402,6 +495,42 @@ def test_slots_that_come_while_others_are_published_are_in_time(
     assert host.slots() == [5, 10]
 
 
+def test_a_busy_replica_is_late_but_misses_nothing(
+    new_host: NewHost, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = [f"entry-{n}" for n in range(300)]
+    host = new_host(**dict.fromkeys(names, 600.0), conf={"redlock_beat_misfire_grace_time": 30})
+    host.publishing_takes = 0.5
+    run(clock, 1190, host)
+    assert sorted(host.published) == sorted((name, 600) for name in names)
+    assert not caplog.records
+    # By then, not by the last work: it may have been stopped since.
+    stall(clock, 50, host)
+    run(clock, 0, host)
+    assert len(host.published) == 300
+
+
+def test_a_busy_replica_publishes_no_tick_after_the_next_one_of_its_entry(
+    new_host: NewHost, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other replicas' marks end then."""
+    host = new_host(**{f"entry-{n}": 60.0 for n in range(300)})
+    host.publishing_takes = 0.5
+    late: list[float] = []
+    send = host.scheduler.app.send_task
+
+    def send_task(*args: Any, **options: Any) -> None:
+        slot = Moment.fromisoformat(options["headers"]["redlock_tick"].replace("Z", "+00:00"))
+        late.append(host.redlock.clock.wall_us() / 1e6 - slot.timestamp())
+        send(*args, **options)
+
+    host.scheduler.app.send_task = send_task
+    while clock.now() < START + 400:
+        clock.move(host.scheduler.tick())
+    assert 60 < max(late) <= 120
+    assert "tick missed" in caplog.text
+
+
 def test_new_entries_meet_their_slots_while_other_ticks_wait(
     new_host: NewHost, clock: FakeClock
 ) -> None:
@@ -474,6 +603,280 @@ def test_a_one_off_entry_that_all_replicas_missed_runs_once(
     assert [tick for tick in together(*hosts) if tick[0] == "once"] == [("once", 5)]
 
 
+@pytest.mark.parametrize(("made_after", "slots"), [(0.005, [3]), (3599.0, [3]), (3601.0, [])])
+def test_a_clocked_entry_for_now_is_published(
+    new_host: NewHost,
+    clock: FakeClock,
+    caplog: pytest.LogCaptureFixture,
+    made_after: float,
+    slots: list[float],
+) -> None:
+    host = new_host(other=HOUR)
+    run(clock, 3 + made_after, host)
+    kind: Any = type("OnceOnly", (OnceOnly,), {"all_entries": host.scheduler.schedule})
+    host.scheduler.schedule["once"] = kind(
+        name="once", task="task", args=("once",), app=host.scheduler.app,
+        schedule=clocked(moment(START + 3), app=host.scheduler.app),
+        last_run_at=moment(clock.now()),
+    )  # fmt: skip
+    host.due_at = clock.now()
+    run(clock, 0.5, host)
+    assert host.slots("once") == slots
+    assert ("ticks skipped as too old entry=once" in caplog.text) == (not slots)
+
+
+# --- the grace of each entry ----------------------------------------------------------------------
+
+
+def new_graced(new_host: NewHost, schedule: Any, grace: float | None = None, **conf: Any) -> Host:
+    headers = {} if grace is None else {"redlock_beat_misfire_grace_time": grace}
+    entry = {
+        "task": "task", "schedule": schedule, "args": ("entry",), "options": {"headers": headers}
+    }  # fmt: skip
+    return new_host(other=1.0, conf={"beat_schedule": {"entry": entry}} | conf)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "grace", "late", "is_published"),
+    [
+        (crontab(hour=13, minute=0), None, 3590, True),
+        (crontab(hour=13, minute=0), None, 3610, False),
+        (crontab(hour=13, minute=0), 5 * HOUR, 4 * HOUR, True),
+        (crontab(hour=13, minute=0), 60, 90, False),
+        (crontab(minute=0), None, 140, True),
+        (crontab(minute=0), None, 160, False),
+        (HOUR, 600, 590, True),
+        (HOUR, 600, 610, False),
+    ],
+)
+def test_an_entry_missed_by_all_replicas_is_made_up_for_within_its_grace(
+    new_host: NewHost,
+    clock: FakeClock,
+    caplog: pytest.LogCaptureFixture,
+    schedule: Any,
+    grace: float | None,
+    late: float,
+    *,
+    is_published: bool,
+) -> None:
+    hosts = [new_graced(new_host, schedule, grace) for _ in range(2)]
+    run(clock, 10, *hosts)
+    stall(clock, 40 * MINUTE - 10 + late, *hosts)
+    run(clock, 2, *hosts)
+    due = 40 * MINUTE
+    made_up = [tick for tick in together(*hosts) if tick == ("entry", due)]
+    assert made_up == [("entry", due)] * is_published
+    assert ("ticks skipped as too old entry=entry" in caplog.text) != is_published
+
+
+def test_the_setting_is_the_grace_of_entries_that_name_none(
+    new_host: NewHost, clock: FakeClock
+) -> None:
+    conf = {"redlock_beat_misfire_grace_time": 30}
+    hosts = [new_graced(new_host, HOUR, own, **conf) for own in (None, 90)]
+    run(clock, 10, *hosts)
+    stall(clock, 40 * MINUTE + 50, *hosts)
+    run(clock, 2, *hosts)
+    assert [40 * MINUTE in host.slots() for host in hosts] == [False, True]
+
+
+def test_ticks_with_different_graces_that_another_replica_published_were_not_missed(
+    new_host: NewHost, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    # That of 13:00 is too late a minute after, that of 13:05 an hour after.
+    host, other = (new_graced(new_host, crontab(hour=13, minute="0,5")) for _ in range(2))
+    run(clock, 10, host, other)
+    run(clock, 90 * MINUTE, other)
+    host.due_at = clock.now()
+    run(clock, 1, host)
+    assert together(host, other).count(("entry", 40 * MINUTE)) == 1
+    assert together(host, other).count(("entry", 45 * MINUTE)) == 1
+    assert not [r for r in caplog.records if r.levelname == "ERROR"]
+
+
+def test_a_grace_that_is_not_valid_is_refused_at_the_start(new_host: NewHost) -> None:
+    with pytest.raises(ConfigurationError, match=r"beat entry 'entry': .* without quotes"):
+        new_graced(new_host, HOUR, "3600")  # type: ignore[arg-type]
+
+
+# --- entries that change --------------------------------------------------------------------------
+
+
+def new_entry(host: Host, name: str, every_s: float, last_run: float | None = None) -> Any:
+    """Return an entry that ran last at this time, s; None: now."""
+    at = host.redlock.clock.wall_us() / 1e6 if last_run is None else last_run
+    return host.scheduler.Entry(
+        name=name, task="task", schedule=every_s, args=(name,), app=host.scheduler.app,
+        last_run_at=moment(at),
+    )  # fmt: skip
+
+
+def test_a_changed_schedule_has_missed_nothing_before_the_change(
+    new_host: NewHost, clock: FakeClock
+) -> None:
+    host = new_host(entry=HOUR, other=5.0)
+    run(clock, 30, host)
+    host.scheduler.schedule["entry"] = new_entry(host, "entry", 1.0, last_run=START - HOUR)
+    run(clock, 10, host)
+    # From the last look at which it was hourly.
+    assert host.slots() == list(range(31, 41))
+
+
+def test_an_entry_enabled_again_has_missed_nothing_in_between(
+    new_host: NewHost, clock: FakeClock
+) -> None:
+    host = new_host(entry=1.0, other=1.0)
+    run(clock, 5, host)
+    away = host.scheduler.schedule.pop("entry")
+    run(clock, 30, host)
+    # Its row tells when it ran last, not when it was enabled.
+    host.scheduler.schedule["entry"] = host.scheduler.Entry(**dict(away))
+    run(clock, 5, host)
+    assert host.slots() == [1, 2, 3, 4, 5, 36, 37, 38, 39, 40]
+
+
+def test_a_schedule_changed_while_disabled_has_missed_nothing(
+    new_host: NewHost, clock: FakeClock
+) -> None:
+    host = new_host(entry=5.0, other=1.0)
+    run(clock, 5, host)
+    del host.scheduler.schedule["entry"]
+    run(clock, 30, host)
+    host.scheduler.schedule["entry"] = new_entry(host, "entry", 2.0, last_run=START + 5)
+    run(clock, 5, host)
+    assert host.slots() == [5, 36, 38, 40]
+
+
+def test_an_entry_with_the_same_schedule_is_not_a_new_one(
+    new_host: NewHost, clock: FakeClock
+) -> None:
+    host = new_host(entry=1.0)
+    run(clock, 5, host)
+    host.has_broker = False
+    run(clock, 5, host)
+    changed = new_entry(host, "entry", 1.0, last_run=START)
+    changed.kwargs = {"more": 1}
+    host.scheduler.schedule["entry"] = changed
+    run(clock, 5, host)
+    host.has_broker = True
+    run(clock, 5, host)
+    assert host.slots() == list(range(1, 21))
+
+
+def test_a_shared_row_keeps_the_later_last_run(new_host: NewHost, clock: FakeClock) -> None:
+    host = new_host(entry=1.0)
+    run(clock, 5, host)
+    later = moment(clock.now() + 3)
+    row: Any = SimpleNamespace(first=lambda: later)
+    row.filter = row.values_list = lambda *_, **__: row
+    entry = host.scheduler.schedule["entry"]
+    entry.model = type("Model", (), {"pk": 1, "last_run_at": moment(START), "objects": row})()
+    # What the scheduler of django-celery-beat calls these.
+    host.scheduler._schedule, host.scheduler._dirty = {"entry": entry}, {"entry", "gone"}
+    host.scheduler.sync()
+    assert entry.model.last_run_at == later
+    row.filter = None  # the database is away
+    host.scheduler.sync()
+
+
+def test_a_schedule_changed_by_a_restart_has_missed_nothing(
+    new_host: NewHost, clock: FakeClock, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(**entries: float) -> Host:
+        conf = {
+            "redlock_beat_scheduler": PersistentScheduler,
+            "beat_schedule_filename": str(tmp_path / "schedule"),
+        }
+        host = new_host(conf=conf, **entries)
+        # Entries read from the file have the current app.
+        monkeypatch.setattr("celery._state._tls.current_app", host.scheduler.app)
+        return host
+
+    host = start(entry=HOUR, other=2.0)
+    run(clock, 30, host)
+    host.scheduler.close()
+    clock.move(3)
+    host = start(entry=1.0, other=2.0)
+    run(clock, 0, host)
+    host.scheduler.close()
+    # Not with the next start either, though it has not run yet.
+    clock.move(0.5)
+    host = start(entry=1.0, other=2.0)
+    run(clock, 4.5, host)
+    host.scheduler.close()
+    assert host.slots() == [34, 35, 36, 37, 38]
+    assert host.slots("other") == [34, 36, 38]
+
+
+# --- the broker -----------------------------------------------------------------------------------
+
+
+def test_a_producer_whose_publish_failed_is_not_used_again(
+    new_host: NewHost, clock: FakeClock
+) -> None:
+    host = new_host(entry=5.0)
+    send = host.scheduler.app.send_task
+    dead = host.scheduler._producer
+
+    def send_unless_dead(*args: Any, producer: Any, **options: Any) -> None:
+        if producer is dead:  # as with task_publish_retry = False
+            raise ConnectionResetError("closed by the broker")
+        send(*args, **options)
+
+    host.scheduler.app.send_task = send_unless_dead
+    run(clock, 12, host)
+    assert host.slots() == [5, 10]
+
+
+def test_a_connection_that_cannot_be_closed_is_dropped(new_host: NewHost, clock: FakeClock) -> None:
+    host = new_host(entry=5.0)
+    dead = host.scheduler.connection
+    dead.collect = lambda **_: (_ for _ in ()).throw(RuntimeError("half open"))
+    host.has_broker = False
+    run(clock, 5, host)
+    host.has_broker = True
+    run(clock, 2, host)
+    assert host.slots() == [5]
+    assert host.scheduler.connection is not dead
+
+
+def test_a_broker_that_refuses_the_connection_pauses_all_ticks(
+    new_host: NewHost, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = new_host(a=1.0, b=1.0)
+
+    def refuse(**_: Any) -> Any:
+        raise PermissionError("NOT_ALLOWED - access to the virtual host refused")
+
+    host.scheduler.connection.ensure_connection = refuse
+    run(clock, 1, host)
+    [line] = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert line.startswith("tick publishing paused reason=no broker")
+    assert "NOT_ALLOWED" in line
+
+
+def test_beat_shows_no_life_while_it_cannot_publish(
+    new_host: NewHost, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beats: list[tuple[LivenessFile, float]] = []
+    monkeypatch.setattr(LivenessFile, "touch", lambda self: beats.append((self, clock.now())))
+    cut_off, other = new_host(entry=5.0), new_host(entry=5.0)
+    cut_off.has_broker = False
+    run(clock, 100, cut_off, other)
+    shown = {
+        host: [at - START for file, at in beats if file is host.scheduler._liveness]
+        for host in (cut_off, other)
+    }
+    assert max(shown[cut_off]) <= 5
+    assert max(shown[other]) > 90
+    # One failure is not for good, also if the other replica is quicker from now on.
+    cut_off.has_broker = True
+    cut_off.due_at = clock.now() + 1
+    beats.clear()
+    run(clock, 45, other, cut_off)
+    assert any(file is cut_off.scheduler._liveness for file, _ in beats)
+
+
 # --- the clock ------------------------------------------------------------------------------------
 
 
@@ -510,12 +913,70 @@ def test_a_clock_that_nobody_has_compared_is_not_gone_by(
     assert (host.slots(), careless.slots()) == ([], [10])
 
 
+def ahead_with_the_nodes(host: Host, seconds: float) -> None:
+    """Put the wall clocks of the whole installation ahead, or right again."""
+    host.redlock.nodes.ahead = host.redlock.clock.ahead = seconds
+    host.due_at = host.redlock.clock.now()
+
+
+def test_a_clock_set_back_everywhere_is_no_silence(
+    new_host: NewHost, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = new_host(entry=1.0, rare=HOUR)
+    run(clock, 2, host)
+    ahead_with_the_nodes(host, HOUR)
+    run(clock, 3, host)
+    ahead_with_the_nodes(host, 0)
+    run(clock, 5, host)
+    assert host.slots()[-5:] == [6, 7, 8, 9, 10]
+    lines = [r.getMessage() for r in caplog.records if "set back" in r.getMessage()]
+    assert lines == ["clock set back, slots from now on are due entries=2 by_s=3600.0"]
+
+
+def test_a_clock_set_back_a_little_is_let_be(
+    new_host: NewHost, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = new_host(entry=1.0, ahead=0.9)
+    run(clock, 3, host)
+    host.redlock.clock.ahead = -0.9
+    run(clock, 3, host)
+    assert host.slots() == [1, 2, 3, 4, 5]
+    assert not caplog.records
+
+
+def test_ticks_queued_for_a_time_to_come_are_dropped(new_host: NewHost, clock: FakeClock) -> None:
+    host = new_host(entry=5.0)
+    run(clock, 1, host)
+    host.has_broker = False
+    ahead_with_the_nodes(host, 600)
+    run(clock, 12, host)
+    ahead_with_the_nodes(host, 0)
+    host.has_broker = True
+    run(clock, 8, host)
+    assert host.slots() == [15, 20]
+
+
+def test_a_last_run_in_time_to_come_is_no_silence(
+    new_host: NewHost, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    host = new_host(entry=1.0)
+    host.scheduler.schedule["entry"] = new_entry(host, "entry", 1.0, last_run=START + 600)
+    run(clock, 3, host)
+    assert host.slots() == [1, 2, 3]
+    assert "clock set back" in caplog.text
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
 def test_a_schedule_without_slots_is_refused_at_the_start(new_host: NewHost) -> None:
     with pytest.raises(ConfigurationError, match=r"beat entry 'odd': .*Odd.* redlock_slots"):
         new_host(fine=5.0, odd=Odd())
+
+
+def test_a_name_that_differs_by_process_is_refused_at_the_start(new_host: NewHost) -> None:
+    with pytest.raises(ConfigurationError, match=r"beat entry 'task\(<object.*pass a name"):
+        new_host(**{f"task({object()!r})": 5.0})
 
 
 def test_a_node_that_can_never_count_is_refused_at_the_start(
@@ -555,9 +1016,7 @@ def test_it_is_built_on_the_scheduler_that_the_settings_name(
     app = Celery("app", set_as_current=False)
     app.conf.update(redlock_nodes=["redis://a"], redlock_beat_scheduler=chosen)
     built = RedlockScheduler(app, lazy=True)
-    assert isinstance(built, base)
-    assert isinstance(built, ClaimsTicks)
-    assert not isinstance(built, ClaimsRedBeatTicks)
+    assert type(built).__bases__ == (ClaimsTicks, base)
 
 
 def test_entries_that_redbeat_asks_itself_are_due_at_their_slots(
@@ -598,6 +1057,58 @@ def test_an_entry_that_redbeat_enables_again_has_missed_nothing(
     run(clock, 4, host)
     assert host.slots()[:3] == [1, 2, 3]
     assert 18 <= host.slots()[3] <= 24
+
+
+@pytest.mark.parametrize("looks_in_vain", [0, 5])
+def test_entries_of_redbeat_are_made_up_for_when_all_replicas_were_down(
+    new_host: NewHost, clock: FakeClock, looks_in_vain: int
+) -> None:
+    host = new_host(entry=1.0, conf={"redlock_beat_scheduler": LikeRedBeat})
+    host.scheduler.schedule["entry"] = new_entry(host, "entry", 1.0, last_run=START - 8)
+    trusts = chain([Trust.OFF] * looks_in_vain, repeat(Trust.RIGHT))
+    host.scheduler._clock_check.look = lambda: next(trusts)
+    run(clock, 9, host)
+    assert host.slots() == list(range(-7, 10))
+
+
+def test_an_entry_that_redbeat_has_anew_has_missed_nothing(
+    new_host: NewHost, clock: FakeClock
+) -> None:
+    host = new_host(entry=1.0, conf={"redlock_beat_scheduler": LikeRedBeat})
+    run(clock, 3, host)
+    host.scheduler.schedule.pop("entry")
+    clock.move(27)
+    host.scheduler.schedule["entry"] = new_entry(host, "entry", 1.0)
+    host.due_at = clock.now()
+    run(clock, 4, host)
+    assert host.slots() == [1, 2, 3, 31, 32, 33, 34]
+
+
+@pytest.mark.parametrize("was_listed", [False, True])
+def test_a_schedule_that_redbeat_has_changed_has_missed_nothing(
+    new_host: NewHost, clock: FakeClock, was_listed: bool
+) -> None:
+    host = new_host(entry=HOUR, other=5.0, conf={"redlock_beat_scheduler": LikeRedBeat})
+    if not was_listed:  # RedBeat lists entries shortly before they are due
+        host.scheduler.schedule.pop("entry")
+    run(clock, 30, host)
+    entry = new_entry(host, "entry", 1.0, last_run=START - HOUR)
+    host.scheduler.schedule["entry"] = entry
+    run(clock, 10, host)
+    assert host.slots() == list(range(31, 41))
+
+
+def test_an_entry_that_redbeat_did_not_list_has_its_ticks(
+    new_host: NewHost, clock: FakeClock
+) -> None:
+    host = new_host(entry=60.0, other=5.0, conf={"redlock_beat_scheduler": LikeRedBeat})
+    entry = host.scheduler.schedule.pop("entry")
+    run(clock, 80, host)
+    entry.last_run_at = moment(START + 30)
+    # By its own reckoning it is due 60 s after it was made.
+    host.scheduler.schedule["entry"] = entry
+    run(clock, 41, host)
+    assert host.slots() == [60, 120]
 
 
 def test_redbeat_is_found_by_its_name_and_does_without_a_leader() -> None:

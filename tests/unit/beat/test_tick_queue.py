@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +17,7 @@ from kombu.exceptions import OperationalError
 
 from celery_redlock.beat.slots import EPOCH, Moment
 from celery_redlock.beat.tick_queue import TickQueue, signals_deferred
-from celery_redlock.beat.ticks import CLAIM_S, Claims, Tick
+from celery_redlock.beat.ticks import Claims, Tick
 from celery_redlock.config.settings import beat_settings_from
 from celery_redlock.signals import tick_processed
 from tests.support.fakes.fake_clock import FakeClock
@@ -21,6 +25,8 @@ from tests.support.fakes.fake_redlock import FakeNodes, FakeRedlock
 
 GRACE = 60.0
 SKEW = 1.0
+CLAIM_S = 10.0
+"""As the documentation says: the code's own figure would agree with any mistake."""
 START = 1_000_000
 
 
@@ -29,7 +35,8 @@ def slot(second: float) -> Moment:
 
 
 def tick(second: float = 0, entry: str = "entry") -> Tick:
-    return Tick(ScheduleEntry(entry, "task", last_run_at=EPOCH), slot(second), "app")
+    due = ScheduleEntry(entry, "task", last_run_at=EPOCH)
+    return Tick(due, slot(second), "app", grace=GRACE, kept=GRACE)
 
 
 class Replica:
@@ -40,8 +47,8 @@ class Replica:
         self.published: list[tuple[str, float]] = []
         self.on_publish: Callable[[Tick], object] = lambda tick: None
         self.is_clock_right = True
-        settings = beat_settings_from({"redlock_beat_misfire_grace_time": GRACE} | conf)
-        claims: Any = Claims(redlock, GRACE + 2 * SKEW)  # type: ignore[arg-type]
+        settings = beat_settings_from(conf)
+        claims: Any = Claims(redlock, SKEW)  # type: ignore[arg-type]
         self.queue = TickQueue(claims, self._publish, lambda: self.is_clock_right, settings)
 
     def _publish(self, tick: Tick) -> None:
@@ -161,12 +168,13 @@ def test_a_claim_is_kept_for_longer_than_any_replica_looks_back(
     clock.move(-SKEW)
     early.take(tick(0))
     assert early.slots() == [0]
-    while not (late := Replica(nodes.redlock(ahead))).published:
+    is_asked = True
+    while is_asked:  # until it is too late to ask
         clock.move(0.5)
+        late = Replica(nodes.redlock(ahead))
         late.take(tick(0))
-        if not late.redlock.asked:
-            return  # it was too late to ask
-    pytest.fail(f"published again after {clock.now() - START} s")
+        assert late.published == [], f"published again after {clock.now() - START} s"
+        is_asked = tick(0).key in late.redlock.asked
 
 
 def test_a_replica_stopped_after_its_claim_does_not_publish(
@@ -410,9 +418,144 @@ def test_a_claim_that_cannot_be_kept_is_said(
 def test_a_claim_that_ended_while_it_was_published_is_said(
     one: Replica, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one.on_publish = lambda tick: clock.move(CLAIM_S)
+    one.on_publish = lambda tick: clock.move(CLAIM_S + 2.5)
     one.take(tick(0))
-    assert any("claim not marked published" in r.getMessage() for r in caplog.records)
+    [record] = caplog.records
+    assert (record.levelname, record.getMessage()) == (
+        "WARNING",
+        (
+            "publishing took longer than the claim entry=entry slot=1970-01-12T13:46:40Z "
+            "took_s=12.5 claim_s=10 claimed_meanwhile_by=nobody"
+        ),
+    )
+
+
+def outcomes_of(act: Callable[[], object]) -> list[str]:
+    """Return the outcomes that are told meanwhile."""
+    told: list[str] = []
+
+    def note(outcome: str, **_: Any) -> None:
+        told.append(outcome)
+
+    tick_processed.connect(note)
+    try:
+        act()
+    finally:
+        tick_processed.disconnect(note)
+    return told
+
+
+def test_a_tick_that_nobody_claimed_meanwhile_is_marked_published(
+    one: Replica, other: Replica, clock: FakeClock
+) -> None:
+    one.on_publish = lambda tick: clock.move(CLAIM_S + 1)
+    assert outcomes_of(lambda: one.take(tick(0))) == ["published"]
+    clock.move(CLAIM_S + 1)
+    other.take(tick(0))
+    assert (one.slots(), other.slots()) == ([0], [])
+
+
+@pytest.mark.parametrize("is_published", [True, False])
+def test_a_tick_that_another_replica_claimed_meanwhile_is_published_twice(
+    one: Replica,
+    other: Replica,
+    clock: FakeClock,
+    caplog: pytest.LogCaptureFixture,
+    is_published: bool,
+) -> None:
+    def stall(_: Tick) -> None:
+        clock.move(CLAIM_S + 0.5)
+        other.on_publish = (lambda tick: None) if is_published else die
+        with contextlib.suppress(KeyboardInterrupt):
+            other.take(tick(0))
+
+    one.on_publish = stall
+    assert outcomes_of(lambda: one.take(tick(0)))[-1] == "twice"
+    assert len(one.queue) == 0
+    [record] = [r for r in caplog.records if r.levelname == "WARNING"]
+    assert record.getMessage().endswith(f"claimed_meanwhile_by={socket.gethostname()}")
+
+
+def test_without_a_quorum_nobody_knows_who_claimed_meanwhile(
+    one: Replica, nodes: FakeNodes, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stall(_: Tick) -> None:
+        clock.move(CLAIM_S + 0.5)
+        nodes.is_up = False
+
+    one.on_publish = stall
+    assert outcomes_of(lambda: one.take(tick(0))) == ["published"]
+    assert "claimed_meanwhile_by=unknown" in caplog.text
+
+
+def test_what_is_left_of_its_own_claim_is_nobody_elses(
+    one: Replica, nodes: FakeNodes, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stall(tick: Tick) -> None:
+        clock.move(CLAIM_S)
+        owner, _ = nodes.held[tick.key]
+        nodes.held[tick.key] = owner, clock.now() + 0.02  # nodes wait for a moment longer
+
+    one.on_publish = stall
+    assert outcomes_of(lambda: one.take(tick(0))) == ["published"]
+    assert "claimed_meanwhile_by=nobody" in caplog.text
+
+
+# --- what is noted on the nodes -------------------------------------------------------------------
+
+
+def noted(nodes: FakeNodes) -> list[str]:
+    """Return the ends of the keys under which missed ticks are noted."""
+    return [key.partition("app:")[2] for key in nodes.held if key.endswith(":missed")]
+
+
+def test_a_missed_tick_is_noted_for_a_day_beside_its_claim(
+    one: Replica, other: Replica, nodes: FakeNodes, clock: FakeClock
+) -> None:
+    clock.move(GRACE + 1)
+    one.take(tick(0))
+    other.take(tick(0))
+    assert noted(nodes) == ["entry:1970-01-12T13:46:40Z:missed"]
+    [(_, ends)] = nodes.held.values()
+    assert ends == clock.now() + 86_400
+    assert tick(0).key not in nodes.held
+
+
+def test_of_an_entrys_missed_ticks_one_a_minute_is_noted(
+    one: Replica, nodes: FakeNodes, clock: FakeClock
+) -> None:
+    for second in range(90):
+        clock.move(GRACE + 1 if second == 0 else 1)
+        one.take(tick(second), tick(second, "other"))
+    assert len(noted(nodes)) == 4
+
+
+def test_what_was_missed_without_a_quorum_is_noted_when_it_is_back(
+    one: Replica, nodes: FakeNodes, clock: FakeClock
+) -> None:
+    nodes.is_up = False
+    one.take(tick(0))
+    for _ in range(30):
+        clock.move(GRACE / 20)
+        one.queue.process_ready()
+    assert (noted(nodes), len(one.queue)) == ([], 0)
+    nodes.is_up = True
+    clock.move(5)
+    one.queue.process_ready()
+    assert noted(nodes) == ["entry:1970-01-12T13:46:40Z:missed"]
+
+
+def test_an_outage_of_days_leaves_few_notes(
+    one: Replica, nodes: FakeNodes, clock: FakeClock
+) -> None:
+    nodes.is_up = False
+    clock.move(GRACE + 1)
+    for number in range(300):
+        one.take(tick(0, f"entry-{number}"))
+    nodes.is_up = True
+    clock.move(5)
+    one.queue.process_ready()
+    assert len(noted(nodes)) == 100
 
 
 # --- the clock, and the end -----------------------------------------------------------------------
@@ -458,3 +601,12 @@ def test_what_did_not_come_is_not_delivered() -> None:
     with signals_deferred():
         assert signal.getsignal(signal.SIGINT) is not before
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_the_name_of_a_host_that_is_no_text_can_be_logged() -> None:
+    code = (
+        r"import socket; socket.gethostname = lambda: 'h\udcffst'; "
+        "from celery_redlock.beat import tick_queue; print(tick_queue._REPLICA.encode().decode())"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "h\\udcffst\n"

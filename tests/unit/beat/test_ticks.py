@@ -51,8 +51,9 @@ def test_no_entrys_name_disturbs_the_names_of_the_keys() -> None:
 
 
 def test_its_message_has_the_entrys_options_and_its_own_id() -> None:
-    nightly = entry(queue="slow", headers={"tenant": 3})
-    sent = Tick(nightly, EPOCH, "shop").entry_to_publish()
+    own = {"redlock_beat_misfire_grace_time": 90}
+    nightly = entry(queue="slow", headers={"tenant": 3, **own})
+    sent = Tick(nightly, EPOCH, "shop").entry_to_publish({})
     assert sent.options == {
         "queue": "slow",
         "task_id": Tick(nightly, EPOCH, "shop").task_id,
@@ -63,7 +64,7 @@ def test_its_message_has_the_entrys_options_and_its_own_id() -> None:
         },
     }
     assert (sent.name, sent.task, sent.args) == ("nightly", "task", (1,))
-    assert nightly.options == {"queue": "slow", "headers": {"tenant": 3}}
+    assert nightly.options == {"queue": "slow", "headers": {"tenant": 3, **own}}
 
 
 def test_an_entry_need_not_survive_copy() -> None:
@@ -75,6 +76,6 @@ def test_an_entry_need_not_survive_copy() -> None:
             self.model = row
 
     from_a_row = FromARow({"name": "nightly"})
-    sent = Tick(from_a_row, EPOCH, "shop").entry_to_publish()
+    sent = Tick(from_a_row, EPOCH, "shop").entry_to_publish({})
     assert type(sent) is FromARow
     assert sent.model is from_a_row.model

@@ -18,6 +18,9 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
+CAUSES = "it hangs, has ended, or can't publish; its log names the reason"
+
+
 def run(app: Celery, *args: str) -> Result:
     return CliRunner().invoke(beat_alive, args, obj=SimpleNamespace(app=app))
 
@@ -26,8 +29,8 @@ def run(app: Celery, *args: str) -> Result:
     ("age", "args", "code", "says"),
     [
         (59.9, (), 0, "beat last ticked 59.9 s ago\n"),
-        (60.1, (), 1, "beat last ticked 60.1 s ago, more than 60.0 s\n"),
-        (7.0, ("--max-age", "5"), 1, "beat last ticked 7.0 s ago, more than 5.0 s\n"),
+        (60.1, (), 1, f"beat last ticked 60.1 s ago, more than 60.0 s: {CAUSES}\n"),
+        (7.0, ("--max-age", "5"), 1, f"beat last ticked 7.0 s ago, more than 5.0 s: {CAUSES}\n"),
         (7.0, ("--max-age", "7.5"), 0, "beat last ticked 7.0 s ago\n"),
     ],
 )
@@ -55,3 +58,15 @@ def test_an_invalid_max_age_is_refused(app: Celery, max_age: str) -> None:
     result = run(app, "--max-age", max_age)
     assert result.exit_code == 2
     assert "--max-age" in result.output
+
+
+def test_without_a_folder_for_temporary_files_it_fails_and_says_so(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none() -> str:
+        raise FileNotFoundError(2, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.gettempdir", none)
+    result = run(app)
+    assert result.exit_code == 1
+    assert "No usable temporary directory found" in result.output

@@ -49,7 +49,7 @@ def test_a_finding_says_what_where_why_and_how_to_mend_it(three: Operated, run: 
         "         where:  127.0.0.1:7001\n"
         "         what:   maxmemory_policy:allkeys-lru\n"
         "         why:    A node that evicts a lock key gives the same lock away twice.\n"
-        "         mend:   Set maxmemory-policy noeviction, and keep other data off the node.\n"
+        "         fix:    Set maxmemory-policy noeviction, and keep other data off the node.\n"
         "         more:   docs/reference/doctor.md#rl104\n"
         "\n"
         "WARNING  RL102  a node can't be used\n"
@@ -57,7 +57,7 @@ def test_a_finding_says_what_where_why_and_how_to_mend_it(three: Operated, run: 
         "         what:   Connection refused\n"
         "         why:    The quorum has less to spare: with one more failure no lock may be "
         "acquired.\n"
-        "         mend:   Start the node, or mend the network or the user in its URL.\n"
+        "         fix:    Start the node, or mend the network or the user in its URL.\n"
         "         more:   docs/reference/doctor.md#rl102\n"
         "\n"
         "1 error, 1 warning, 0 unknown.\n"
@@ -74,7 +74,7 @@ def test_as_json_a_finding_has_the_same_fields(three: Operated, run: Run) -> Non
         "where": "127.0.0.1:7001",
         "what": "maxmemory_policy:allkeys-lru",
         "why": "A node that evicts a lock key gives the same lock away twice.",
-        "mend": "Set maxmemory-policy noeviction, and keep other data off the node.",
+        "fix": "Set maxmemory-policy noeviction, and keep other data off the node.",
         "docs": "docs/reference/doctor.md#rl104",
     }
 
@@ -89,6 +89,14 @@ def test_a_fleet_that_finds_no_room_is_an_error(
     ran = run("doctor", "--json", *fleet)
     assert [one["code"] for one in ran.json["findings"]] == ["RL120"] * code
     assert ran.exit_code == code
+
+
+def test_nodes_that_refuse_to_write_are_no_quorum(three: Operated, run: Run) -> None:
+    three[0].is_full = three[1].is_full = True
+    found = [(one["code"], one["where"]) for one in run("doctor", "--json").json["findings"]]
+    assert found == [
+        ("RL101", "redlock_nodes"), ("RL118", "127.0.0.1:7000"), ("RL118", "127.0.0.1:7001"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("fleet", [("0", "1"), ("1", "0"), ("1", "many")])

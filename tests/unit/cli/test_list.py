@@ -8,6 +8,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 
 from celery_redlock.redlock.lease import new_owner
@@ -102,10 +103,11 @@ def test_a_lock_on_some_nodes_is_listed_once_with_its_votes(
 def test_the_table_begins_with_the_longest_held(
     three: Operated, redlock: TaskLock, run: Run
 ) -> None:
+    redlock.reserve("reserved", 605, label="task")
+    three.pass_(5.0)
     for key in ("c", "a", "b"):
         redlock.acquire(key, 60, label="task")
         three.pass_(10.0)
-    redlock.reserve("reserved", 600, label="task")
     three[0].expire("b")
     header, *rows, blank, total = run("list").output.splitlines()
     assert header.split() == ["KIND", "HELD", "EXPIRES", "IN", "VOTES", "HOLDER", "KEY"]
@@ -114,7 +116,7 @@ def test_the_table_begins_with_the_longest_held(
         ["held", "30.0", "s", "30.0", "s", "3/3"],
         ["held", "20.0", "s", "40.0", "s", "3/3"],
         ["held", "10.0", "s", "50.0", "s", "2/3"],
-        ["reserved", "-", "10", "min", "3/3"],
+        ["reserved", "35.0", "s", "10", "min", "3/3"],
     ]
     assert (blank, total) == ("", "4 locks.")
 
@@ -140,6 +142,8 @@ def test_a_user_without_the_right_is_told(
 ) -> None:
     redlock.acquire("k", 30)
     three[0].refused[command] = f"NOPERM no {command}"
+    if command == "MGET":
+        three[0].refused["GETRANGE"] = "NOPERM no GETRANGE"
     ran = run("list")
     # A node that refuses SCAN is not asked again; of one that refuses MGET the vote is missing.
     assert "2/3" in ran.output
@@ -156,16 +160,31 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("kinds", [(), ("done",), ("held", "done")], ids=str)
+@pytest.mark.parametrize(
+    ("kinds", "passes"), [((), 1), (("done",), 1), (("held", "done"), 2)], ids=str
+)
 @pytest.mark.usefixtures("all_kinds")
 def test_on_a_terminal_a_bar_goes_to_standard_error(
-    run: Run, monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, ...]
+    run: Run,
+    three: Operated,
+    monkeypatch: pytest.MonkeyPatch,
+    kinds: tuple[str, ...],
+    passes: int,
 ) -> None:
     words = ["list", "--json", *(word for kind in kinds for word in ("--kind", kind))]
     without_bar = run(*words)
     terminal = Terminal()
     module = importlib.import_module("celery_redlock.cli.list_")
     monkeypatch.setattr(module, "sys", SimpleNamespace(stderr=terminal))
+    bars: list[Any] = []
+    new_bar = click.progressbar
+
+    def noted(**how: Any) -> Any:
+        bars.append(new_bar(**how))
+        return bars[-1]
+
+    monkeypatch.setattr(click, "progressbar", noted)
     assert run(*words) == without_bar
     assert "scanned" in terminal.getvalue()
-    assert "100%" in terminal.getvalue()
+    total = sum(len(three[number].keys()) for number in range(3))
+    assert [bar.length for bar in bars] == [passes * total]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -46,12 +48,12 @@ def test_a_released_lock_can_not_be_revived_by_its_holder(
     assert three.holders() == [None] * 3
 
 
-def test_the_floor_rises_above_that_of_any_node(
+def test_the_floors_rise_above_the_highest_one_reported(
     three: Operated, redlock: TaskLock, run: Run
 ) -> None:
     lease = redlock.acquire("k", 30)
-    three[2].expire("k")
-    three[2].raise_floor(lease.token + 100)
+    three[0].expire("k")
+    three[0].raise_floor(lease.token + 100)
     assert run("release", "k", "--yes").exit_code == 0
     assert all(floor > lease.token + 100 for floor in three.floors())
 
@@ -173,17 +175,25 @@ def test_orphans_need_an_app(run: Run) -> None:
     assert ran.exit_code == 2
 
 
+def test_queues_are_looked_at_for_orphans_only(run: Run) -> None:
+    ran = run("release", "k", "--queue", "b")
+    assert "--queue is an option of --orphaned" in ran.output
+    assert ran.exit_code == 2
+
+
 @pytest.fixture
-def orphan(three: Operated, redlock: TaskLock, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def orphan(
+    three: Operated, redlock: TaskLock, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[float | str, ...]]:
     """Two reservations without a message, of which one is gone by the time of its release.
 
     Returns:
-        The times of grace that were given.
+        The times of grace, with the queues, that were given.
     """
-    graces: list[float] = []
+    asked: list[tuple[float | str, ...]] = []
 
-    def found(target: Any, nodes: Any, grace: float, sleep: Any) -> list[Lock]:
-        graces.append(grace)
+    def found(target: Any, nodes: Any, grace: float, sleep: Any, queues: Sequence[str]) -> Any:
+        asked.append((grace, *queues))
         locks = []
         for key in ("k", "gone"):
             redlock.reserve(key, 60, label="task-1")
@@ -191,32 +201,35 @@ def orphan(three: Operated, redlock: TaskLock, monkeypatch: pytest.MonkeyPatch) 
             assert lock
             locks.append(lock)
         three.expire(key="gone")
-        return locks
+        return locks, ["what is in queue b\x1b"]
 
     monkeypatch.setattr(orphaned, "orphans", found)
-    return graces
+    return asked
 
 
 def test_orphans_are_released_with_yes_only(
-    three: Operated, orphan: list[float], run: Run, app: Any
+    three: Operated, orphan: list[tuple[float | str, ...]], run: Run, app: Any
 ) -> None:
     app.conf.redlock_nodes = three.urls
     dry = run("release", "--orphaned", app=app)
     assert re.fullmatch(
-        r"k: reserved by task-1@.*\ngone: reserved by .*\n2 reservations without a message\.\n"
-        r"Nothing was released\. To release: --yes\n",
+        r"k: reserved by task-1@\S+ for .*\ngone: reserved by .*\n"
+        r"2 reservations without a message\.\n"
+        r"Not seen: what is in queue b\\x1b\.\nNothing was released\. To release: --yes\n",
         dry.output,
     )
     assert three.holders() != [None] * 3
     three.expire()
-    ran = run("release", "--orphaned", "--grace", "0.5", "--yes", app=app)
+    ran = run("release", "--orphaned", "--queue", "b", "--grace", "0.5", "--yes", app=app)
     assert re.fullmatch(
-        r"k: .*\), released\ngone: .*\)\n2 reservations without a message\.\n", ran.output
+        r"k: .*\), released\ngone: .*\)\n2 reservations without a message\.\nNot seen: .*\n",
+        ran.output,
     )
     assert three.holders() == [None] * 3
     shown = run("release", "--orphaned", "--yes", "--json", app=app)
-    assert [(lock["key"], lock["released"]) for lock in shown.json] == [
+    locks = json.loads(shown.output.partition("Not seen")[0])
+    assert [(lock["key"], lock["released"]) for lock in locks] == [
         ("k", True), ("gone", False)
     ]  # fmt: skip
-    assert orphan == [10.0, 0.5, 10.0]
+    assert orphan == [(10.0,), (0.5, "b"), (10.0,)]
     assert {one.exit_code for one in (dry, ran, shown)} == {0}

@@ -63,7 +63,9 @@ def test_each_node_s_view_is_shown_side_by_side(
     assert lock.startswith(
         f"lock:          held by task-1@{host} for 10.0 s, on 1 of 3 nodes, token "
     )
-    assert slot.startswith(f"pending slot:  pending by task-2@{host}, on 2 of 3 nodes (id ")
+    assert slot.startswith(
+        f"pending slot:  pending by task-2@{host} for 10.0 s, on 2 of 3 nodes (id "
+    )
     assert (marks[:21], mark[:28]) == ("done marks:    1 mark", "  task-0/0/abc, for another ")
     assert call.startswith("A new call now: the nodes are split between attempts")
     assert text.exit_code == 0
@@ -84,8 +86,14 @@ def test_a_free_key_is_shown_as_free(run: Run) -> None:
 def test_without_a_quorum_it_fails(three: Operated, run: Run) -> None:
     three[0].is_up = three[1].is_up = False
     ran = run("show", "k")
-    assert "no quorum: 1 of 3 nodes answered, 2 are needed" in ran.output
+    assert "no quorum: 1 of 3 nodes vote, 2 are needed" in ran.output
     assert ran.exit_code == 1
+
+
+def test_nodes_that_refuse_to_write_grant_no_free_lock(three: Operated, run: Run) -> None:
+    three[0].is_full = three[1].is_full = True
+    assert "a quorum of the nodes is free" not in run("show", "k").output
+    assert "no quorum: 1 of 3 nodes vote" in run("show", "k").output
 
 
 @pytest.mark.parametrize(

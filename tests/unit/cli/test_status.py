@@ -62,12 +62,12 @@ def test_nodes_are_guarded_as_the_group_s_options_say(
     assert ran.exit_code == code
 
 
-def test_a_replica_silences_all_nodes(three: Operated, run: Run) -> None:
+def test_a_replica_does_not_vote_and_the_others_do(three: Operated, run: Run) -> None:
     three[1].info["role"] = "slave"
     ran = run("status", "--json")
-    assert [node["state"] for node in ran.json["nodes"]] == ["votes", "refused", "votes"]
-    assert "it is a slave" in ran.json["nodes"][1]["why"]
-    assert (ran.json["votes"], ran.exit_code) == (0, 1)
+    assert [node["state"] for node in ran.json["nodes"]] == ["votes", "unfit", "votes"]
+    assert "is a slave" in ran.json["nodes"][1]["why"]
+    assert (ran.json["votes"], ran.exit_code) == (2, 0)
 
 
 def test_a_user_who_may_not_ask_shows_the_server_s_words(three: Operated, run: Run) -> None:
@@ -77,7 +77,7 @@ def test_a_user_who_may_not_ask_shows_the_server_s_words(three: Operated, run: R
     first, second, third = run("status", "--json").json["nodes"]
     assert (first["state"], first["why"]) == ("down", "NOPERM no info")
     assert (second["state"], second["why"]) == ("votes", None)
-    assert (third["state"], third["why"]) == ("down", "it does not tell the time")
+    assert (third["state"], third["latency"], third["clock_offset"]) == ("votes", None, None)
 
 
 def test_a_clock_that_is_ahead_is_measured(three: Operated, run: Run) -> None:
@@ -91,8 +91,54 @@ def test_a_clock_that_is_ahead_is_measured(three: Operated, run: Run) -> None:
 
 
 def test_what_a_node_does_not_tell_is_a_dash(three: Operated, run: Run) -> None:
-    three[0].info = {"role": "master"}
+    identity = ("role", "run_id", "uptime_in_seconds")
+    three[0].info = {name: three[0].info[name] for name in identity}
     row = run("status", options=["--no-restart-guard"]).output.splitlines()[1]
     assert row.split() == [
-        "127.0.0.1:7000", "votes", "-", "master", "-", "0.0", "ms", "+0.0", "ms", "-", "-", "-"
+        "127.0.0.1:7000", "votes", "-", "master", "24", "h", "0.0", "ms", "+0.0", "ms",
+        "-", "-", "-",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("field", ["redis_mode", "server_mode"])
+def test_a_sentinel_or_a_part_of_a_cluster_is_unfit(three: Operated, run: Run, field: str) -> None:
+    three[0].info[field] = "sentinel"
+    three[1].info[field] = "cluster"
+    first, second, third = run("status", "--json").json["nodes"]
+    assert (first["state"], second["state"], third["state"]) == ("unfit", "unfit", "votes")
+    assert "is a Sentinel, which holds no locks" in first["why"]
+    assert "is in cluster mode and serves 0 of 16384 slots" in second["why"]
+
+
+def test_both_addresses_of_one_server_are_unfit(three: Operated, run: Run) -> None:
+    three[1].info["run_id"] = three[0].info["run_id"]
+    ran = run("status", "--json")
+    assert [node["state"] for node in ran.json["nodes"]] == ["unfit", "unfit", "votes"]
+    assert all("are the same server" in node["why"] for node in ran.json["nodes"][:2])
+    assert (ran.json["votes"], ran.exit_code) == (1, 1)
+
+
+def test_a_node_that_is_named_twice_is_an_error(three: Operated, run: Run) -> None:
+    ran = run("status", options=["--node", three.urls[0], "--node", three.urls[1]])
+    assert ran.output.startswith("Error: node 127.0.0.1:7000 is named twice")
+    assert ran.exit_code == 1
+
+
+def test_nodes_that_refuse_to_write_do_not_vote(three: Operated, run: Run) -> None:
+    three[0].is_full = three[1].is_full = True
+    ran = run("status")
+    assert "127.0.0.1:7000  refuses " in ran.output
+    assert "\n127.0.0.1:7000: refuses to write: OOM" in ran.output
+    assert ran.output.endswith("1 of 3 votes, 2 needed: no lock can be acquired.\n")
+    assert ran.exit_code == 1
+
+
+def test_nodes_beyond_the_node_timeout_do_not_vote(three: Operated, run: Run) -> None:
+    three[0].delay = three[1].delay = 0.031
+    ran = run("status", "--json")
+    assert [node["state"] for node in ran.json["nodes"]] == ["slow", "slow", "votes"]
+    assert ran.json["nodes"][0]["why"] == (
+        "it answers after 62 ms, and redlock_node_timeout is 50 ms"
+    )
+    assert (ran.json["votes"], ran.exit_code) == (1, 1)
+    assert run("status", options=["--node-timeout", "0.1"]).exit_code == 0

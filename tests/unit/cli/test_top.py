@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from celery import Celery
 
-from celery_redlock.operate import conflict_rate
+from celery_redlock.operate import incidents
 from celery_redlock.operate.incidents import Incidents
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.operated import Operated
@@ -45,6 +45,21 @@ def test_without_locks_it_says_so(run: Run) -> None:
     assert shown.endswith("\nno locks\n\n")
 
 
+def test_missed_ticks_are_in_the_headline(redlock: TaskLock, run: Run) -> None:
+    for hour in range(4):
+        key = f"%beat:bank@0:night:2026-01-01T0{hour}:00:00Z:missed"
+        redlock.reserve(key, 86_400, label="id")
+    shown = run("top", "--count", "1").output
+    assert "; locks: 4 missed\n" in shown
+    [line] = [line for line in shown.splitlines() if line.startswith("ticks missed")]
+    assert line.startswith("ticks missed in the last day: night 2026-01-01T03:00:00Z (")
+    assert line.count("night ") == 3
+    one = json.loads(run("top", "--count", "1", "--json").output)
+    assert len(one["missed_ticks"]) == 4
+    assert one["missed_ticks"][0]["entry"] == "night"
+    assert one["missed_ticks"][0]["slot"] == "2026-01-01T03:00:00Z"
+
+
 def test_it_pauses_between_updates_and_sees_what_is_new(
     three: Operated, redlock: TaskLock, run: Run
 ) -> None:
@@ -70,11 +85,9 @@ def test_conflicts_per_second_are_shown_from_the_second_update_on(
         def start(self) -> None:
             self.problem = None
 
-        def stop(self) -> None: ...
-
         conflicts = property(lambda self: int(three.wall_us() / 1e6) * 3, lambda self, _: None)
 
-    monkeypatch.setattr(conflict_rate, "Incidents", Heard)
+    monkeypatch.setattr(incidents, "Incidents", Heard)
     app = Celery("bank", set_as_current=False)
     app.conf.redlock_nodes = three.urls
     words = ("top", "--count", "2", "--interval", "2")

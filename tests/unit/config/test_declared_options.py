@@ -90,7 +90,8 @@ NEEDS: dict[str, dict[str, object]] = {
 @pytest.mark.parametrize("option", sorted(KNOWN_OPTIONS))
 def test_the_task_overrides_the_setting_and_that_the_default(option: str) -> None:
     one, other = EXAMPLES[option]
-    needs = NEEDS.get(option, {})
+    reserves = {"lock_lifetime": "until_executed"} if option == "lock_queue_ttl" else {}
+    needs = NEEDS.get(option, reserves)
     field = option.removeprefix("lock_")
 
     assert getattr(options({**needs, option: one}, {option: other}), field) == one
@@ -287,6 +288,17 @@ def test_a_hold_is_refused_with_a_lifetime_that_holds_nothing(option: str) -> No
         assert f'{option} = 5 has no effect with lock_lifetime="{lifetime}"' in message
         # A setting is for the tasks that can use it.
         assert options({"lock_lifetime": lifetime}, {option: 5}).lifetime.value == lifetime
+
+
+@pytest.mark.parametrize(
+    ("lifetime", "remedy"),
+    [("until_expired", "the period is lock_ttl"), ("while_executing", "begins at publish")],
+)
+def test_a_queue_ttl_is_refused_without_a_reservation(lifetime: str, remedy: str) -> None:
+    message = refusal({"lock_lifetime": lifetime, "lock_queue_ttl": 60})
+    assert f'lock_queue_ttl = 60 has no effect with lock_lifetime="{lifetime}"' in message
+    assert remedy in message
+    assert options({"lock_lifetime": lifetime}, {"lock_queue_ttl": 60}).queue_ttl == 60
 
 
 def test_a_ttl_that_no_lease_could_have_is_refused() -> None:

@@ -35,13 +35,35 @@ NODES = ["redis://a", "redis://b", "redis://c"]
         ("unique_on", "a", f'{UNTIL_EXECUTED}, lock_key=["a"]'),
         ("raise_on_duplicate", True, 'lock_on_conflict="raise"'),
         ("heimdall", {"unique": True}, UNTIL_EXECUTED),
-        ("heimdall", {"unique_wait_for_expiry": True}, 'lock_lifetime="until_expired"'),
+        (
+            "heimdall",
+            {"unique": True, "unique_wait_for_expiry": True},
+            'lock_lifetime="until_expired", lock_ttl=3600',
+        ),
+        (
+            "heimdall",
+            {"unique": True, "unique_wait_for_expiry": True, "unique_timeout": 60},
+            'lock_lifetime="until_expired", lock_ttl=60',
+        ),
+        (
+            "heimdall",
+            {"unique": True, "key": "sync-{0}"},
+            f"{UNTIL_EXECUTED}, lock_key=[] (one lock for the task)",
+        ),
     ],
 )
 def test_what_to_write_instead_is_told(name: str, value: object, instead: str) -> None:
     problem = foreign_option(name, value)
     assert problem is not None
     assert problem.endswith(f"; write {instead}")
+
+
+@pytest.mark.parametrize("unique", [{}, {"unique": True}])
+def test_a_rate_limit_is_told_to_have_no_counterpart(unique: dict[str, object]) -> None:
+    problem = foreign_option("heimdall", {**unique, "times": 2, "per": 60})
+    assert problem is not None
+    assert ("until_executed" in problem) is bool(unique)
+    assert problem.endswith("a lock limits no rate; keep HeimdallTask for that, on another task")
 
 
 @pytest.mark.parametrize(("name", "value"), [("raise_on_duplicate", False), ("lock_expiry", 60)])
@@ -98,6 +120,8 @@ def test_a_call_that_has_one_is_refused() -> None:
     [
         ({"ONCE": {"backend": "x"}}, "ONCE is a setting of celery-once.*set redlock_nodes"),
         ({"singleton_backend_url": "redis://a"}, "singleton_backend_url .*set redlock_nodes"),
+        ({"heimdall_lock_prefix": "bank"}, "heimdall_lock_prefix .*set redlock_key_prefix"),
+        ({"heimdall_unique_timeout": 60}, "heimdall_unique_timeout .*remove it"),
         ({"singleton_lock_expiry": 60}, "singleton_lock_expiry .*remove it"),
     ],
 )

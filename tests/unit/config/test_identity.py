@@ -58,6 +58,16 @@ def test_users_passwords_and_options_make_no_difference(same: Any) -> None:
         assert identity(same) == identity("redis://a:1/0")
 
 
+@pytest.mark.parametrize("option", ["global_keyprefix", "queue_name_prefix"])
+def test_queues_with_another_prefix_are_another_broker(option: str) -> None:
+    def prefixed(prefix: str, **more: Any) -> str:
+        return identity("redis://a:1/0", broker_transport_options={option: prefix, **more})
+
+    assert len({prefixed("test-"), prefixed("live-"), identity("redis://a:1/0")}) == 3
+    assert prefixed("test-") == prefixed("test-", visibility_timeout=60)
+    assert prefixed("") == identity("redis://a:1/0")
+
+
 def test_the_order_of_alternatives_makes_no_difference() -> None:
     both = identity("amqp://a//;amqp://b//")
     assert both == identity(["amqp://b//", "amqp://u:p@a//"])

@@ -467,6 +467,19 @@ def test_a_quorum_of_one_is_warned_of_once_without_the_password(
     assert "secret" not in caplog.text
 
 
+def test_a_quorum_of_one_is_warned_of_again_as_soon_as_there_is_a_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beat makes its scheduler before it sets up its log."""
+    conf = by_update({"result_backend": "redis://host:1/2"}).conf
+    monkeypatch.setattr(settings.logger, "hasHandlers", lambda: False)
+    settings_from(conf)
+    monkeypatch.undo()
+    for _ in range(2):
+        settings_from(conf)
+    assert len(caplog.records) == 2
+
+
 def test_nodes_that_are_set_are_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     read(redlock_nodes=["redis://only"])
 
@@ -478,7 +491,7 @@ def test_nodes_that_are_set_are_not_warned_of(caplog: pytest.LogCaptureFixture) 
 
 def test_beat_has_defaults() -> None:
     assert beat_settings_from({}) == BeatSettings(
-        scheduler=None, misfire_grace_time=60.0, publishes_without_quorum=False
+        scheduler=None, misfire_grace_time=None, publishes_without_quorum=False
     )
 
 

@@ -12,11 +12,12 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_redlock import LockHeld, QuorumUnavailable, signals
 from celery_redlock.config import app_lock
-from celery_redlock.execution.attempt import Attempt
+from celery_redlock.execution.attempt import acquire, discard_grant, release, unless_retried
+from celery_redlock.execution.message import Message
 from celery_redlock.execution.run import Run
 from celery_redlock.execution.running import current
 from celery_redlock.messages.headers import COPY_HEADER, PUBLICATION_HEADER
-from celery_redlock.messages.reservation import HEADER
+from celery_redlock.messages.headers import RESERVATION_HEADER as HEADER
 from celery_redlock.pools import pool_process
 from celery_redlock.redlock import Lease
 from celery_redlock.redlock.errors import AlreadyDone
@@ -29,29 +30,29 @@ OWN = new_owner("task-1", publication=NONCE)
 OWN_RESERVATION = new_owner("task-1", publication=NONCE, is_reservation=True)
 MARK = "task-1/0/" + NONCE
 MARK_OF_RETRY = "task-1/1/" + NONCE
-NewAttempt = Callable[..., Attempt]
+NewMessage = Callable[..., Message]
 
 
 @pytest.fixture
-def new_attempt(new_task: NewTask) -> NewAttempt:
-    """Make an attempt of a message: `new_attempt(options, headers, **request)`."""
+def new_message(new_task: NewTask) -> NewMessage:
+    """Make a message: `new_message(options, headers, **request)`."""
 
     def new(
         options: dict[str, Any] | None = None,
         headers: dict[str, Any] | None = None,
         **request: Any,
-    ) -> Attempt:
+    ) -> Message:
         headers = {PUBLICATION_HEADER: NONCE, **(headers or {})}
-        return Attempt(message_of(new_task(**(options or {})), headers=headers, **request))
+        return message_of(new_task(**(options or {})), headers=headers, **request)
 
     return new
 
 
-def waited(node: OneNode, attempt: Attempt) -> float:
+def waited(node: OneNode, message: Message) -> float:
     """Have an attempt fail, and return for how long it has waited."""
     began = node.clock.now()
     with pytest.raises(LockHeld):
-        attempt.acquire()
+        acquire(message)
     return node.clock.now() - began
 
 
@@ -59,19 +60,19 @@ def waited(node: OneNode, attempt: Attempt) -> float:
 
 
 def test_it_asks_for_the_lock_in_the_name_of_its_message(
-    new_attempt: NewAttempt, node: OneNode
+    new_message: NewMessage, node: OneNode
 ) -> None:
-    lease = new_attempt({"lock_ttl": 7}).acquire()
+    lease = acquire(new_message({"lock_ttl": 7}))
     assert task_of(lease.owner) == "task-1"
     assert publication_of(lease.owner) == NONCE
     assert lease.ttl_ms == 7000
 
 
 def test_a_reserved_message_asks_once(
-    new_attempt: NewAttempt, node: OneNode, announced: list[Any]
+    new_message: NewMessage, node: OneNode, announced: list[Any]
 ) -> None:
     node.held["t"] = WAITING, 1e9
-    new_attempt({"lock_lifetime": "until_executed"}, {HEADER: ["t", WAITING]}).acquire()
+    acquire(new_message({"lock_lifetime": "until_executed"}, {HEADER: ["t", WAITING]}))
     assert len(announced) == 1
 
 
@@ -83,23 +84,30 @@ def announced(node: OneNode, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str,
     def announcer(key: str, ttl: float) -> Callable[[str], None]:
         return lambda owner: told.append((key, ttl, owner))
 
-    client = SimpleNamespace(redlock=node, announcer=announcer, is_shutting_down=lambda: False)
-    monkeypatch.setattr(pool_process, "_client", client)
+    monkeypatch.setattr(pool_process, "_client", client_of(node, announcer))
     return told
 
 
+def client_of(node: OneNode, announcer: Callable[..., Callable[[str], None]]) -> Any:
+    """Return a keeper client of which an attempt needs the announcer."""
+    return SimpleNamespace(
+        redlock=node, announcer=announcer, is_shutting_down=bool, announce_wait=bool,
+        is_wait_revoked=bool,
+    )  # fmt: skip
+
+
 def test_the_main_process_knows_each_request_before_the_nodes(
-    new_attempt: NewAttempt, node: OneNode, announced: list[tuple[str, float, str]]
+    new_message: NewMessage, node: OneNode, announced: list[tuple[str, float, str]]
 ) -> None:
-    lease = new_attempt({"lock_ttl": 7}).acquire()
+    lease = acquire(new_message({"lock_ttl": 7}))
     assert announced == [("t", 7.0, lease.owner)]
 
 
 def test_the_keeper_of_another_apps_lock_is_told_nothing(
-    new_attempt: NewAttempt, announced: list[Any], monkeypatch: pytest.MonkeyPatch
+    new_message: NewMessage, announced: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool_process._client, "redlock", OneNode())
-    new_attempt().acquire()
+    acquire(new_message())
     assert announced == []
 
 
@@ -107,57 +115,57 @@ def test_the_keeper_of_another_apps_lock_is_told_nothing(
 
 
 def test_a_lease_supersedes_the_messages_reservation(
-    new_attempt: NewAttempt, node: OneNode
+    new_message: NewMessage, node: OneNode
 ) -> None:
     node.held["t"] = WAITING, 1e9
-    attempt = new_attempt({"lock_lifetime": "until_executed"}, {HEADER: ["t", WAITING]})
-    lease = attempt.acquire()
+    message = new_message({"lock_lifetime": "until_executed"}, {HEADER: ["t", WAITING]})
+    lease = acquire(message)
     assert lease.took_over
-    assert node.owner_of("t") == lease.owner == attempt.owner
+    assert node.owner_of("t") == lease.owner == message.owner
 
 
 def test_a_reservation_of_another_key_supersedes_nothing(
-    new_attempt: NewAttempt, node: OneNode
+    new_message: NewMessage, node: OneNode
 ) -> None:
     node.held["t"] = WAITING, 1e9
-    attempt = new_attempt({"lock_lifetime": "until_executed"}, {HEADER: ["t:7", WAITING]})
+    message = new_message({"lock_lifetime": "until_executed"}, {HEADER: ["t:7", WAITING]})
     with pytest.raises(LockHeld):
-        attempt.acquire()
+        acquire(message)
 
 
 def test_an_earlier_attempt_to_publish_is_superseded(
-    new_attempt: NewAttempt, node: OneNode
+    new_message: NewMessage, node: OneNode
 ) -> None:
     node.held["t"] = OWN_RESERVATION, 1e9
-    lease = new_attempt({"lock_lifetime": "until_executed"}).acquire()
+    lease = acquire(new_message({"lock_lifetime": "until_executed"}))
     assert node.owner_of("t") == lease.owner
 
 
 def test_an_unreserved_message_yields_to_a_reserved_one(
-    new_attempt: NewAttempt, node: OneNode
+    new_message: NewMessage, node: OneNode
 ) -> None:
     node.held["t"] = WAITING, 1e9
     with pytest.raises(LockHeld):
-        new_attempt({"lock_lifetime": "until_executed"}).acquire()
+        acquire(new_message({"lock_lifetime": "until_executed"}))
 
 
 def test_a_reserved_message_runs_though_a_later_one_reserved(
-    new_attempt: NewAttempt, node: OneNode
+    new_message: NewMessage, node: OneNode
 ) -> None:
     """Its own reservation expired in the queue; yielding, no message of the queue would run."""
     node.held["t"] = WAITING, 1e9
     expired = {HEADER: ["t", OWN_RESERVATION]}
-    lease = new_attempt({"lock_lifetime": "until_executed"}, expired).acquire()
+    lease = acquire(new_message({"lock_lifetime": "until_executed"}, expired))
     assert node.owner_of("t") == lease.owner
 
 
 def test_a_reserved_message_does_not_supersede_a_running_one(
-    new_attempt: NewAttempt, node: OneNode
+    new_message: NewMessage, node: OneNode
 ) -> None:
     node.held["t"] = HOLDER, 1e9
     expired = {HEADER: ["t", OWN_RESERVATION]}
     with pytest.raises(LockHeld):
-        new_attempt({"lock_lifetime": "until_executed"}, expired).acquire()
+        acquire(new_message({"lock_lifetime": "until_executed"}, expired))
     assert node.owner_of("t") == HOLDER
 
 
@@ -166,7 +174,7 @@ def test_a_reserved_message_does_not_supersede_a_running_one(
     [({}, "t", False), ({"retries": 1}, "t", True), ({"retries": 1}, "t:7", False)],
 )
 def test_only_a_retry_with_the_lock_looks_first_whether_it_has_it_yet(
-    new_attempt: NewAttempt,
+    new_message: NewMessage,
     node: OneNode,
     monkeypatch: pytest.MonkeyPatch,
     request_: dict[str, Any],
@@ -174,15 +182,15 @@ def test_only_a_retry_with_the_lock_looks_first_whether_it_has_it_yet(
     looks_first: bool,
 ) -> None:
     asked: list[bool] = []
-    acquire = node.acquire_for_task
+    ask = node.acquire_for_task
 
     def note(*args: Any, is_successor: bool = False, **how: Any) -> Lease:
         asked.append(is_successor)
-        return acquire(*args, **how)
+        return ask(*args, **how)
 
     monkeypatch.setattr(node, "acquire_for_task", note)
     options = {"lock_lifetime": "until_executed"}
-    new_attempt(options, {HEADER: [reserved, OWN_RESERVATION]}, **request_).acquire()
+    acquire(new_message(options, {HEADER: [reserved, OWN_RESERVATION]}, **request_))
     assert asked == [looks_first]
 
 
@@ -202,17 +210,17 @@ def test_only_a_retry_with_the_lock_looks_first_whether_it_has_it_yet(
     ids=str,
 )
 def test_a_message_waits_for_its_own_earlier_run_for_a_second(
-    new_attempt: NewAttempt, node: OneNode, request_: dict[str, Any], seconds: float
+    new_message: NewMessage, node: OneNode, request_: dict[str, Any], seconds: float
 ) -> None:
     node.held["t"] = OWN, 1e9
-    assert waited(node, new_attempt({"lock_on_conflict": "wait"}, **request_)) == seconds
+    assert waited(node, new_message({"lock_on_conflict": "wait"}, **request_)) == seconds
 
 
 def test_a_retry_acquires_the_lock_that_its_run_releases(
-    new_attempt: NewAttempt, node: OneNode
+    new_message: NewMessage, node: OneNode
 ) -> None:
     node.held["t"] = OWN, node.clock.now() + 0.5
-    lease = new_attempt(retries=1).acquire()
+    lease = acquire(new_message(retries=1))
     assert node.owner_of("t") == lease.owner
 
 
@@ -232,41 +240,40 @@ def test_a_retry_acquires_the_lock_that_its_run_releases(
     ids=str,
 )
 def test_a_duplicate_waits_as_long_as_its_policy_says(
-    new_attempt: NewAttempt,
+    new_message: NewMessage,
     node: OneNode,
     options: dict[str, Any],
     is_eager: bool,
     seconds: float,
 ) -> None:
     node.held["t"] = HOLDER, 1e9
-    assert waited(node, new_attempt(options, is_eager=is_eager)) == seconds
+    assert waited(node, new_message(options, is_eager=is_eager)) == seconds
 
 
 @pytest.mark.parametrize("policy", ["wait", "reschedule", "coalesce"])
 def test_a_body_that_calls_itself_does_not_wait_for_itself(
-    new_attempt: NewAttempt, node: OneNode, policy: str
+    new_message: NewMessage, node: OneNode, policy: str
 ) -> None:
-    attempt = new_attempt({"lock_on_conflict": policy}, is_eager=True)
-    message = attempt.message
+    message = new_message({"lock_on_conflict": policy}, is_eager=True)
     lease = node.acquire("t", 30.0)
-    run = Run(message.task, message.request, lease, node, message.options)
+    run = Run(message, lease)
     before = current.set(run)
     try:
-        assert waited(node, attempt) == 0.0
+        assert waited(node, message) == 0.0
     finally:
         current.reset(before)
 
 
 def test_without_lock_wait_a_duplicate_waits_for_the_lock(
-    new_attempt: NewAttempt, node: OneNode
+    new_message: NewMessage, node: OneNode
 ) -> None:
     node.held["t"] = HOLDER, node.clock.now() + 1e6
-    assert new_attempt({"lock_on_conflict": "wait"}).acquire().token == 1
+    assert acquire(new_message({"lock_on_conflict": "wait"})).token == 1
 
 
 @pytest.mark.parametrize(("is_eager", "seconds"), [(False, 0.0), (True, 5.0)])
 def test_a_shutdown_ends_a_wait_unless_a_body_waits(
-    new_attempt: NewAttempt,
+    new_message: NewMessage,
     node: OneNode,
     monkeypatch: pytest.MonkeyPatch,
     is_eager: bool,
@@ -275,11 +282,11 @@ def test_a_shutdown_ends_a_wait_unless_a_body_waits(
     monkeypatch.setattr(pool_process, "_is_shutting_down", True)
     node.held["t"] = HOLDER, 1e9
     options = {"lock_on_conflict": "wait", "lock_wait": 5}
-    assert waited(node, new_attempt(options, is_eager=is_eager)) == seconds
+    assert waited(node, new_message(options, is_eager=is_eager)) == seconds
 
 
 def test_a_shutdown_ends_a_wait_that_has_begun(
-    new_attempt: NewAttempt, node: OneNode, monkeypatch: pytest.MonkeyPatch
+    new_message: NewMessage, node: OneNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without another request: the lock may be held for long."""
     asked: list[str] = []
@@ -289,12 +296,9 @@ def test_a_shutdown_ends_a_wait_that_has_begun(
         if len(asked) == 2:
             monkeypatch.setattr(pool_process, "_is_shutting_down", True)
 
-    announcer = SimpleNamespace(
-        redlock=node, announcer=lambda *_: note, is_shutting_down=lambda: False
-    )
-    monkeypatch.setattr(pool_process, "_client", announcer)
+    monkeypatch.setattr(pool_process, "_client", client_of(node, lambda *_: note))
     node.held["t"] = HOLDER, 1e9
-    assert waited(node, new_attempt({"lock_on_conflict": "wait", "lock_wait": 5})) == 0.0
+    assert waited(node, new_message({"lock_on_conflict": "wait", "lock_wait": 5})) == 0.0
     assert len(asked) == 2
 
 
@@ -317,22 +321,22 @@ def waits() -> Iterator[list[tuple[str, dict[str, Any]]]]:
 
 
 def test_receivers_are_told_of_a_wait(
-    new_attempt: NewAttempt, node: OneNode, waits: list[tuple[str, dict[str, Any]]]
+    new_message: NewMessage, node: OneNode, waits: list[tuple[str, dict[str, Any]]]
 ) -> None:
-    attempt = new_attempt({"lock_on_conflict": "wait"})
+    message = new_message({"lock_on_conflict": "wait"})
     node.held["t"] = HOLDER, node.clock.now() + 5.0
-    attempt.acquire()
-    about = {"sender": attempt.message.task, "task_id": "task-1"}
+    acquire(message)
+    about = {"sender": message.task, "task_id": "task-1"}
     [(_, began), ended] = waits
     assert began.pop("error").owner == HOLDER
     assert (began, ended) == (about, ("ended", {**about, "waited": 5.0}))
 
 
 def test_receivers_are_told_of_no_wait_if_it_asks_again_at_once(
-    new_attempt: NewAttempt, node: OneNode, waits: list[Any]
+    new_message: NewMessage, node: OneNode, waits: list[Any]
 ) -> None:
     node.held["t"] = OWN_RESERVATION, 1e9
-    new_attempt({"lock_lifetime": "until_executed"}).acquire()
+    acquire(new_message({"lock_lifetime": "until_executed"}))
     assert waits == []
 
 
@@ -340,101 +344,101 @@ def test_receivers_are_told_of_no_wait_if_it_asks_again_at_once(
 
 
 def test_a_done_mark_of_the_message_ends_the_attempt(
-    new_attempt: NewAttempt, node: OneNode
+    new_message: NewMessage, node: OneNode
 ) -> None:
     node.done.add(("t", MARK))
-    attempt = new_attempt()
+    message = new_message()
     with pytest.raises(AlreadyDone):
-        attempt.acquire()
+        acquire(message)
     assert node.held == {}
 
 
 @pytest.mark.parametrize("label", ["task-1/0", "task-1/0/" + NONCE[::-1], MARK_OF_RETRY])
 def test_a_done_mark_of_another_message_does_not_end_it(
-    new_attempt: NewAttempt, node: OneNode, label: str
+    new_message: NewMessage, node: OneNode, label: str
 ) -> None:
     node.done.add(("t", label))
-    assert new_attempt().acquire().token == 1
+    assert acquire(new_message()).token == 1
 
 
-def test_an_eager_execution_heeds_no_done_mark(new_attempt: NewAttempt, node: OneNode) -> None:
+def test_an_eager_execution_heeds_no_done_mark(new_message: NewMessage, node: OneNode) -> None:
     node.done.add(("t", MARK))
-    assert new_attempt(is_eager=True).acquire().token == 1
+    assert acquire(new_message(is_eager=True)).token == 1
 
 
 def test_a_copy_whose_retry_has_run_releases_its_lease(
-    new_attempt: NewAttempt, node: OneNode
+    new_message: NewMessage, node: OneNode
 ) -> None:
-    attempt = new_attempt({"acks_late": True}, redelivered=True)
-    lease = attempt.acquire()
+    message = new_message({"acks_late": True}, redelivered=True)
+    lease = acquire(message)
     node.done.add(("t", MARK_OF_RETRY))
     with pytest.raises(AlreadyDone):
-        attempt.unless_retried(lease)
+        unless_retried(message, lease)
     assert node.held == {}
 
 
 def test_a_copy_whose_retry_has_not_run_gets_a_new_lease(
-    new_attempt: NewAttempt, node: OneNode
+    new_message: NewMessage, node: OneNode
 ) -> None:
-    attempt = new_attempt({"acks_late": True}, redelivered=True)
-    lease = attempt.acquire()
-    again = attempt.unless_retried(lease)
+    message = new_message({"acks_late": True}, redelivered=True)
+    lease = acquire(message)
+    again = unless_retried(message, lease)
     assert again.token > lease.token
     assert node.owner_of("t") == again.owner
 
 
 def test_a_copy_that_stood_still_heeds_what_has_run_since(
-    new_attempt: NewAttempt, node: OneNode
+    new_message: NewMessage, node: OneNode
 ) -> None:
-    attempt = new_attempt({"acks_late": True}, redelivered=True)
-    lease = attempt.acquire()
+    message = new_message({"acks_late": True}, redelivered=True)
+    lease = acquire(message)
     node.clock.move(31.0)
     node.done.add(("t", MARK))
     with pytest.raises(AlreadyDone):
-        attempt.unless_retried(lease)
+        unless_retried(message, lease)
     assert node.held == {}
 
 
 @pytest.mark.parametrize(("late", "redelivered"), [(False, True), (True, False)])
 def test_only_a_copy_of_a_late_acked_message_looks_for_a_retry(
-    new_attempt: NewAttempt, node: OneNode, late: bool, redelivered: bool
+    new_message: NewMessage, node: OneNode, late: bool, redelivered: bool
 ) -> None:
-    attempt = new_attempt({"acks_late": late}, redelivered=redelivered)
-    lease = attempt.acquire()
+    message = new_message({"acks_late": late}, redelivered=redelivered)
+    lease = acquire(message)
     node.done.add(("t", MARK_OF_RETRY))
-    assert attempt.unless_retried(lease) is lease
+    assert unless_retried(message, lease) is lease
 
 
 def test_without_a_quorum_for_the_retrys_mark_nothing_is_locked(
-    new_attempt: NewAttempt, node: OneNode
+    new_message: NewMessage, node: OneNode
 ) -> None:
-    attempt = new_attempt({"acks_late": True}, redelivered=True)
-    lease = attempt.acquire()
+    message = new_message({"acks_late": True}, redelivered=True)
+    lease = acquire(message)
     node.is_up = False
     with pytest.raises(QuorumUnavailable):
-        attempt.unless_retried(lease)
+        unless_retried(message, lease)
     assert lease.is_released
 
 
 # --- what it leaves -------------------------------------------------------------------------------
 
 
-def test_a_refused_attempt_leaves_no_owner(new_attempt: NewAttempt, node: OneNode) -> None:
-    attempt = new_attempt()
+def test_a_refused_attempt_leaves_no_owner(new_message: NewMessage, node: OneNode) -> None:
+    message = new_message()
     node.held["t"] = HOLDER, 1e9
     with pytest.raises(LockHeld):
-        attempt.acquire()
-    assert attempt.owner is None
+        acquire(message)
+    assert message.owner is None
     node.is_up = False
     with pytest.raises(QuorumUnavailable):
-        attempt.acquire()
-    assert attempt.owner is None
+        acquire(message)
+    assert message.owner is None
 
 
-def test_a_released_lease_leaves_no_owner(new_attempt: NewAttempt, node: OneNode) -> None:
-    attempt = new_attempt()
-    attempt.release(attempt.acquire())
-    assert attempt.owner is None
+def test_a_released_lease_leaves_no_owner(new_message: NewMessage, node: OneNode) -> None:
+    message = new_message()
+    release(message, acquire(message))
+    assert message.owner is None
     assert node.held == {}
 
 
@@ -454,24 +458,24 @@ def striking(app: Celery) -> Striking:
 
 
 def test_a_grant_that_no_lease_represents_is_discarded(
-    striking: Striking, new_attempt: NewAttempt
+    striking: Striking, new_message: NewMessage
 ) -> None:
-    attempt = new_attempt()
+    message = new_message()
     with pytest.raises(SoftTimeLimitExceeded):
-        attempt.acquire()
-    assert striking.owner_of("t") == attempt.owner
-    attempt.discard_grant()
+        acquire(message)
+    assert striking.owner_of("t") == message.owner
+    discard_grant(message)
     assert striking.held == {}
 
 
 def test_a_grant_that_is_not_discarded_is_logged(
-    striking: Striking, new_attempt: NewAttempt, log: Any
+    striking: Striking, new_message: NewMessage, log: Any
 ) -> None:
-    attempt = new_attempt()
+    message = new_message()
     with pytest.raises(SoftTimeLimitExceeded):
-        attempt.acquire()
+        acquire(message)
     striking.is_up = False
-    attempt.discard_grant()
+    discard_grant(message)
     [(level, line)] = log()
     assert level == "WARNING"
     assert line.startswith("grant not discarded, it expires by its ttl key=t error=cannot")

@@ -7,20 +7,33 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.exceptions import Ignore, Reject
 
-from celery_redlock import LockHeld, SingletonTask
-from celery_redlock.execution.attempt import Attempt
+from celery_redlock import LockHeld, QuorumUnavailable, SingletonTask
 from celery_redlock.execution.entry import enter
-from celery_redlock.messages.done_marks import done_label_of_retry
-from celery_redlock.messages.headers import COPY_HEADER, PUBLICATION_HEADER, TICK_HEADER
-from celery_redlock.messages.reservation import HEADER, Reservation
-from celery_redlock.redlock.lease import is_reservation, new_owner, publication_of
-from tests.support.fakes.forged import WAITING, NewTask, deliver, message_of
+from celery_redlock.messages.headers import (
+    COPY_HEADER,
+    PLACEMENT_HEADER,
+    PUBLICATION_HEADER,
+    TICK_HEADER,
+)
+from celery_redlock.messages.headers import RESERVATION_HEADER as HEADER
+from celery_redlock.messages.reservation import Reservation
+from celery_redlock.redlock.lease import is_period, is_reservation, new_owner, publication_of
+from tests.support.fakes.forged import (
+    PERIOD,
+    RESERVED_PERIOD,
+    WAITING,
+    NewTask,
+    deliver,
+    message_of,
+)
 from tests.support.fakes.one_node import OneNode
 
 NONCE = "0123456789abcdef"
 MARK = "task-1/0/" + NONCE
 OWN = new_owner("task-1", publication=NONCE, is_reservation=True)
+OWN_PERIOD = new_owner("task-1", publication=NONCE, is_reservation=True, is_period=True)
 OTHER = f"{'2' * 32}~:nobody@host"
 EXPIRED = "reservation expired in queue, running task anyway key={} task_id=task-1"
 Enter = Callable[..., Any]
@@ -34,13 +47,13 @@ def enter_with(new_task: NewTask) -> Enter:
         options: dict[str, Any],
         headers: dict[str, Any] | None = None,
         *,
-        as_attempt: bool = False,
+        as_message: bool = False,
         **request: Any,
     ) -> Any:
         headers = {PUBLICATION_HEADER: NONCE, **(headers or {})}
-        attempt = Attempt(message_of(new_task(**options), headers=headers, **request))
-        lease = enter(attempt)
-        return attempt if as_attempt else lease
+        message = message_of(new_task(**options), headers=headers, **request)
+        lease = enter(message)
+        return message if as_message else lease
 
     return entering
 
@@ -197,14 +210,37 @@ def test_only_a_copy_that_coalesces_asks_about_the_slot(
 # --- another copy has run -------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{}, {HEADER: ["t%next", WAITING]}, {HEADER: ["t", WAITING]}, {HEADER: ["t:7", WAITING]}],
+    ids=str,
+)
+def test_a_slot_that_the_headers_do_not_name_is_released(
+    enter_with: Enter, node: OneNode, given: dict[str, Any]
+) -> None:
+    node.held |= {"t%next": (OWN, 1e9), "t:7": (WAITING, 1e9)}
+    options = {"lock_lifetime": "until_and_while_executing"}
+    assert enter_with(options, {PLACEMENT_HEADER: "1 x", **given})
+    assert node.owner_of("t%next") is None
+
+
+def test_a_slot_that_the_headers_name_costs_no_look(enter_with: Enter, node: OneNode) -> None:
+    node.held["t%next"] = OWN, 1e9
+    looked: list[str] = []
+    node.look = looked.append  # type: ignore[method-assign,assignment]
+    options = {"lock_lifetime": "until_and_while_executing"}
+    assert enter_with(options, {PLACEMENT_HEADER: "1 x", HEADER: ["t%next", OWN]})
+    assert looked == []
+
+
 def test_a_copy_that_holds_the_slot_runs_again(new_task: NewTask, node: OneNode) -> None:
     """Messages that were skipped for it rely on one more run."""
     task = new_task(**COALESCE)
     node.done.add(("t", MARK))
     node.held["t%next"] = OWN, 1e9
     headers = {PUBLICATION_HEADER: NONCE, HEADER: ["t%next", OWN]}
-    deliver(task, headers=headers)
-    deliver(task, headers=headers)
+    deliver(task, **headers)
+    deliver(task, **headers)
     assert task.runs == [1]
     assert node.held == {}
 
@@ -215,9 +251,9 @@ def test_a_copy_that_runs_again_retries_under_another_mark(
     """The retry of the run before has left a mark of its own, for which this one would not run."""
     node.done |= {("t", MARK), ("t", MARK.replace("/0/", "/1/"))}
     node.held["t%next"] = OWN, 1e9
-    attempt = enter_with(COALESCE, Reservation("t%next", OWN).header, as_attempt=True)
-    request = attempt.message.request
-    label = done_label_of_retry(request)
+    message = enter_with(COALESCE, Reservation("t%next", OWN).header, as_message=True)
+    request = message.request
+    label = message.delivery.done_label_of_retry
     assert label.startswith(f"task-1/1/{NONCE}+")
     assert ("t", label) not in node.done
     # It is still the same message as its other copies.
@@ -231,7 +267,7 @@ def test_a_copy_with_the_slot_is_parked_while_the_first_runs(
     node.done.add(("t", MARK))
     node.done_for = 10.0
     node.held["t%next"] = OWN, 1e9
-    deliver(task, headers={PUBLICATION_HEADER: NONCE, HEADER: ["t%next", OWN]})
+    deliver(task, **{PUBLICATION_HEADER: NONCE, HEADER: ["t%next", OWN]})
     assert task.runs == []
     [headers] = published
     assert headers[HEADER] == ["t%next", OWN]
@@ -256,7 +292,7 @@ def queued(app: Celery, node: OneNode) -> Any:
 
 def test_a_reservation_is_released_before_the_body(queued: Any, node: OneNode, log: Any) -> None:
     node.held["t"] = OWN, 1e9
-    deliver(queued, headers=Reservation("t", OWN).header)
+    deliver(queued, **Reservation("t", OWN).header)
     assert queued.seen == [None]
     assert log() == []
 
@@ -265,24 +301,38 @@ def test_an_expired_reservation_does_not_end_that_of_the_next(
     queued: Any, node: OneNode, log: Any
 ) -> None:
     node.held["t"] = WAITING, 1e9
-    deliver(queued, headers=Reservation("t", OWN).header)
+    deliver(queued, **Reservation("t", OWN).header)
     assert queued.seen == [WAITING]
     assert node.owner_of("t") == WAITING
     assert log() == [("WARNING", EXPIRED.format("t"))]
 
 
+@pytest.mark.parametrize("given", [["t", OTHER], ["t:7", WAITING]], ids=str)
+def test_a_reservation_is_released_though_the_headers_name_another(
+    new_task: NewTask, node: OneNode, given: list[str]
+) -> None:
+    node.held |= {"t": (OWN, 1e9), "t:7": (WAITING, 1e9)}
+    task = new_task(lock_lifetime="until_executing")
+    deliver(task, **{HEADER: given, PUBLICATION_HEADER: NONCE})
+    assert len(task.runs) == 1
+    assert node.owner_of("t") is None
+
+
+@pytest.mark.parametrize("ending", [None, ValueError(), Ignore(), Reject(requeue=True)], ids=repr)
 def test_a_reservation_is_released_after_the_body_if_not_before(
-    app: Celery, node: OneNode, log: Any
+    app: Celery, node: OneNode, log: Any, ending: Exception | None
 ) -> None:
     @app.task(base=SingletonTask, name="t", lock_key=[], lock_lifetime="until_executing")
     def body() -> None:
         node.is_up = True
+        if ending:
+            raise ending
 
     node.held["t"] = OWN, 1e9
     node.is_up = False
-    deliver(body, headers=Reservation("t", OWN).header)
+    deliver(body, **Reservation("t", OWN).header)
     assert node.held == {}
-    [(level, line)] = log()
+    (level, line), *_ = log()
     assert level == "WARNING"
     failed = (
         "reservation not released before the body, released after it key=t error=cannot release"
@@ -313,7 +363,7 @@ def test_a_throttle_begins_a_period_that_outlasts_the_body(
     new_task: NewTask, node: OneNode
 ) -> None:
     task = new_task(**THROTTLE)
-    deliver(task, headers={PUBLICATION_HEADER: NONCE})
+    deliver(task, **{PUBLICATION_HEADER: NONCE})
     assert task.runs == [None]
     owner, ends = node.held["t"]
     assert not is_reservation(owner)
@@ -347,8 +397,8 @@ def test_an_unreserved_message_yields_to_a_reserved_period(
 def test_a_reserved_period_continues_under_its_message(new_task: NewTask, node: OneNode) -> None:
     task = new_task(**THROTTLE)
     ends = node.clock.now() + 20
-    node.held["t"] = OWN, ends
-    deliver(task, headers=Reservation("t", OWN).header)
+    node.held["t"] = OWN_PERIOD, ends
+    deliver(task, **Reservation("t", OWN_PERIOD).header)
     assert task.runs == [None]
     assert node.held["t"][1] == ends
     assert not is_reservation(node.owner_of("t"))
@@ -358,8 +408,8 @@ def test_a_throttle_lets_copies_and_retries_of_its_message_pass(
     new_task: NewTask, node: OneNode
 ) -> None:
     throttled = new_task(**THROTTLE)
-    node.held["t"] = WAITING, node.clock.now() + 30
-    said = {"id": "waiting", HEADER: ["t", WAITING]}
+    node.held["t"] = RESERVED_PERIOD, node.clock.now() + 30
+    said = {"id": "waiting", HEADER: ["t", RESERVED_PERIOD]}
     deliver(throttled, **said)
     deliver(throttled, **said, embed={"delivery_info": {"redelivered": True}})
     deliver(throttled, **said, retries=1)
@@ -380,9 +430,107 @@ def test_a_message_whose_throttle_expired_runs_for_the_next(
     assert node.held["t"][1] == node.clock.now() + 60
 
 
-def test_a_throttle_of_another_lifetime_gets_its_own_ttl(new_task: NewTask, node: OneNode) -> None:
+@pytest.mark.parametrize(
+    ("owner", "left"), [(WAITING, 3600), (WAITING, 20), (RESERVED_PERIOD, 3600)]
+)
+def test_what_was_reserved_otherwise_becomes_a_whole_period(
+    new_task: NewTask, node: OneNode, owner: str, left: float
+) -> None:
+    """Reserved with another lifetime, or for a longer period."""
     throttled = new_task(**THROTTLE)
-    node.held["t"] = WAITING, node.clock.now() + 3600
-    deliver(throttled, id="waiting", **{HEADER: ["t", WAITING]})
+    node.held["t"] = owner, node.clock.now() + left
+    deliver(throttled, id="waiting", **{HEADER: ["t", owner]})
     assert len(throttled.runs) == 1
+    assert is_period(node.owner_of("t"))
     assert node.held["t"][1] == node.clock.now() + 60
+
+
+@pytest.mark.parametrize("key", ["t%next", "t:7"])
+@pytest.mark.parametrize("is_skipped", [False, True])
+def test_a_throttle_releases_what_is_reserved_under_another_key(
+    new_task: NewTask, node: OneNode, key: str, is_skipped: bool
+) -> None:
+    throttled = new_task(**THROTTLE)
+    node.held[key] = WAITING, 1e9
+    if is_skipped:
+        node.held["t"] = PERIOD, 1e9
+    deliver(throttled, **{HEADER: [key, WAITING]})
+    assert len(throttled.runs) is not is_skipped
+    assert node.held.keys() == {"t"}
+
+
+def test_a_slot_not_released_before_a_throttle_s_body_is_after_it(
+    app: Celery, node: OneNode
+) -> None:
+    @app.task(base=SingletonTask, name="t", lock_key=[], lock_lifetime="until_expired", lock_ttl=60)
+    def body() -> None:
+        node.unanswered.clear()
+
+    node.held["t%next"] = WAITING, 1e9
+    node.unanswered.add("t%next")
+    deliver(body, **{HEADER: ["t%next", WAITING]})
+    assert node.held.keys() == {"t"}
+
+
+OWN_RUN = new_owner("task-1", publication=NONCE)
+RETRY = {PUBLICATION_HEADER: NONCE, HEADER: ["t", OWN], "retries": 1}
+
+
+@pytest.mark.parametrize("options", [THROTTLE, {"lock_lifetime": "until_executing"}], ids=str)
+def test_a_retry_waits_for_its_run_under_an_older_lifetime(
+    new_task: NewTask, node: OneNode, options: dict[str, Any]
+) -> None:
+    """The run hands its lock over as it ends: to a reservation that nobody would release then."""
+    task = new_task(**options)
+    node.held["t"] = OWN_RUN, node.clock.now() + 0.5
+    deliver(task, **RETRY)
+    assert len(task.runs) == 1
+    if options is THROTTLE:
+        assert is_period(node.owner_of("t"))
+        assert node.held["t"][1] == node.clock.now() + 60
+    else:
+        assert node.owner_of("t") is None
+
+
+@pytest.mark.parametrize("options", [THROTTLE, {"lock_lifetime": "until_executing"}], ids=str)
+def test_a_message_that_runs_under_an_older_lifetime_is_parked(
+    new_task: NewTask, node: OneNode, published: Any, options: dict[str, Any]
+) -> None:
+    task = new_task(**options)
+    node.held["t"] = OWN_RUN, node.clock.now() + 30
+    deliver(task, **RETRY)
+    assert task.runs == []
+    assert [headers[COPY_HEADER] for headers in published] == [True]
+    assert node.owner_of("t") == OWN_RUN
+
+
+def test_a_throttle_that_can_t_begin_leaves_no_lease(
+    new_task: NewTask, node: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, reserve, asked = new_task(**THROTTLE), node.reserve, list[str]()
+
+    def refuse(key: str, ttl: float, **how: Any) -> Any:
+        asked.append(key)
+        if len(asked) > 1:
+            raise QuorumUnavailable(key, {}, 1, "lock")
+        return reserve(key, ttl, **how)
+
+    node.held["t"] = OWN_RUN, node.clock.now() + 0.5
+    monkeypatch.setattr(node, "reserve", refuse)
+    deliver(task, **RETRY)
+    assert task.runs == []
+    assert node.owner_of("t") is None
+
+
+@pytest.mark.parametrize(
+    "lifetime",
+    ["while_executing", "until_executed", "until_and_while_executing", "until_executing"],
+)
+def test_a_retry_supersedes_the_period_of_its_run_as_a_throttle(
+    new_task: NewTask, node: OneNode, lifetime: str
+) -> None:
+    task = new_task(lock_lifetime=lifetime)
+    node.held["t"] = new_owner("task-1", publication=NONCE, is_period=True), 1e9
+    deliver(task, **{PUBLICATION_HEADER: NONCE, "retries": 1})
+    assert len(task.runs) == 1
+    assert node.owner_of("t") is None

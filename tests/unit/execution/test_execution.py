@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,12 +15,13 @@ from celery_redlock import SingletonTask
 from celery_redlock.config import app_lock
 from celery_redlock.execution.execution import execute
 from celery_redlock.execution.running import current, executions
+from celery_redlock.messages import requeue
 from celery_redlock.messages.headers import COPY_HEADER, PUBLICATION_HEADER
 from celery_redlock.messages.reservation import Reservation
 from celery_redlock.redlock import Lease
 from celery_redlock.redlock.errors import AlreadyDone, LeaseLost
 from celery_redlock.redlock.lease import new_owner
-from tests.support.fakes.forged import WAITING, NewTask, deliver, message_of
+from tests.support.fakes.forged import HOLDER, WAITING, NewTask, deliver, message_of
 from tests.support.fakes.one_node import OneNode
 
 NONCE = "0123456789abcdef"
@@ -50,10 +52,10 @@ def test_a_body_is_given_its_lease_and_a_nested_run_the_run_around_it(new_task: 
         runs.append(current.get())
 
     def run_outer(lease: Lease | None) -> None:
-        execute(message_of(new_task(name="inner"))._replace(body=run_inner))
+        execute(replace(message_of(new_task(name="inner")), body=run_inner))
         run_inner(lease)
 
-    execute(message_of(new_task(name="outer"))._replace(body=run_outer))
+    execute(replace(message_of(new_task(name="outer")), body=run_outer))
     assert [lease.key for lease in leases] == ["inner", "outer"]
     assert [run.lease for run in runs] == leases
     assert [run.outer for run in runs] == [runs[1], None]
@@ -119,14 +121,76 @@ def test_a_lost_lease_without_a_key_fails_the_task_with_its_key(app: Celery, nod
     assert error.key == "t"
 
 
-@pytest.mark.parametrize("name", ["id", "retries"])
-def test_a_message_that_no_node_can_store_is_refused_unlocked(
-    new_task: NewTask, node: OneNode, name: str
+@pytest.fixture
+def dropped(app: Celery, node: OneNode) -> Any:
+    """A task whose lock somebody releases while it runs, which ends as its argument says."""
+
+    @app.task(base=SingletonTask, bind=True, name="t", lock_key=[])
+    def body(self: SingletonTask, raised: str | None = None) -> None:
+        assert self.lease
+        node.drop_owner("t", self.lease.owner, "alice@ops at noon")
+        self.lease.backing.is_lost = True
+        if raised:
+            raise {"struck": LeaseLost(), "found": LeaseLost("t"), "other": LeaseLost("k")}[raised]
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        ("struck", "it was released by alice@ops at noon"),
+        ("found", "it was released by alice@ops at noon"),
+        ("other", "it could not be renewed in time"),
+    ],
+)
+def test_a_task_whose_lock_was_released_tells_by_whom(
+    dropped: Any, raised: str, reason: str
 ) -> None:
-    forged: dict[str, Any] = {name: "\ud800"}
-    message = message_of(new_task(), **forged)
+    deliver(dropped, args=(raised,))
+    assert dropped.AsyncResult("task-1").result.reason == reason
+
+
+def test_the_log_tells_by_whom_a_runs_lock_was_released(dropped: Any, log: Any) -> None:
+    """Also if the body does not end by it."""
+    deliver(dropped)
+    assert dropped.AsyncResult("task-1").state == "SUCCESS"
+    lines = [line for line in log() if line[1].startswith("lock of the run was released")]
+    line = (
+        "lock of the run was released by others key=t task=t task_id=task-1 "
+        "reason=it was released by alice@ops at noon"
+    )
+    assert lines == [("ERROR", line)]
+
+
+def test_a_loss_that_nobody_can_explain_keeps_its_reason(app: Celery) -> None:
+    @app.task(base=SingletonTask, bind=True, name="t", lock_key=[])
+    def body(self: SingletonTask) -> None:
+        assert self.lease
+        self.lease.backing.is_lost = True
+        raise LeaseLost("t", "no quorum confirms it")
+
+    deliver(body)
+    error = body.AsyncResult("task-1").result
+    assert isinstance(error, LeaseLost)
+    assert error.reason == "no quorum confirms it"
+
+
+def test_a_message_that_no_node_can_store_is_refused_unlocked(
+    new_task: NewTask, node: OneNode
+) -> None:
     with pytest.raises(InvalidTaskError):
-        execute(message)
+        message_of(new_task(), retries="\ud800")
+    assert node.held == {}
+
+
+@pytest.mark.parametrize("task_id", ["\ud800", "x" * 1_200_000], ids=["surrogate", "long"])
+def test_a_message_of_any_id_runs_under_its_lock(
+    new_task: NewTask, node: OneNode, task_id: str
+) -> None:
+    task = new_task()
+    execute(message_of(task, id=task_id))
+    assert len(task.runs) == 1
     assert node.held == {}
 
 
@@ -138,7 +202,7 @@ def test_a_copy_of_a_message_that_has_run_is_discarded(
 ) -> None:
     task = new_task()
     node.done.add(("t", MARK))
-    deliver(task, headers=CARRIED)
+    deliver(task, **CARRIED)
     assert task.AsyncResult("task-1").state == "PENDING"
     assert (task.runs, published, node.held) == ([], [], {})
     line = "message handled by another copy, copy discarded key=t task=t task_id=task-1"
@@ -152,7 +216,7 @@ def test_a_discarded_copy_releases_a_reservation_of_its_own(
     task = new_task(lock_lifetime="until_executed")
     node.done.add(("t", MARK))
     node.held["t"] = WAITING, 1e9
-    deliver(task, headers={**CARRIED, **Reservation("t", WAITING).header})
+    deliver(task, **{**CARRIED, **Reservation("t", WAITING).header})
     assert (task.runs, node.held) == ([], {})
 
 
@@ -163,7 +227,7 @@ def test_a_copy_is_parked_while_the_first_may_not_have_ended(
     task = new_task()
     node.done.add(("t", MARK))
     node.done_for = done_for
-    deliver(task, headers=CARRIED)
+    deliver(task, **CARRIED)
     assert [headers[COPY_HEADER] for headers in published] == ([True] if is_parked else [])
     assert task.runs == []
 
@@ -200,7 +264,7 @@ def test_a_time_limit_before_the_body_leaves_nothing_locked(
     app_lock._redlocks[app] = node
     node.held["t"] = WAITING, 1e9
     task = new_task(lock_lifetime="until_executed")
-    deliver(task, headers=Reservation("t", WAITING).header)
+    deliver(task, **Reservation("t", WAITING).header)
     assert task.AsyncResult("task-1").state == "FAILURE"
     assert node.held == {}
 
@@ -214,6 +278,54 @@ def test_a_message_requeued_to_be_counted_keeps_its_reservation(
     with pytest.raises(Ignore):
         execute(message, max_deliveries=3)
     assert node.owner_of("t") == WAITING
+
+
+def test_a_message_delivered_too_often_releases_its_reservation(
+    new_task: NewTask, node: OneNode
+) -> None:
+    task = new_task(acks_late=True, lock_lifetime="until_executed")
+    node.held["t"] = WAITING, 1e9
+    headers = {**Reservation("t", WAITING).header, "x-delivery-count": 4}
+    with pytest.raises(Reject):
+        execute(message_of(task, headers=headers), max_deliveries=3)
+    assert node.held == {}
+
+
+@pytest.mark.parametrize("policy", ["skip", "complete", "raise"])
+@pytest.mark.parametrize("lifetime", ["until_executed", "until_executing", "until_expired"])
+def test_a_reservation_is_released_once(
+    new_task: NewTask, node: OneNode, monkeypatch: pytest.MonkeyPatch, policy: str, lifetime: str
+) -> None:
+    released: list[str] = []
+
+    def release_owner(_key: str, owner: str) -> bool:
+        released.append(owner)
+        return True
+
+    monkeypatch.setattr(node, "release_owner", release_owner)
+    node.held["t"] = HOLDER, 1e9
+    task = new_task(lock_lifetime=lifetime, lock_on_conflict=policy)
+    deliver(task, **Reservation("t", WAITING).header)
+    assert released == [WAITING]
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_message_that_cannot_go_back_keeps_its_reservation_if_it_comes_again(
+    new_task: NewTask, node: OneNode, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    def exit_(*_: Any, **__: Any) -> None:
+        raise SystemExit
+
+    monkeypatch.setattr(requeue, "requeue_message", exit_)
+    node.held["t"] = HOLDER, 1e9
+    node.held["t:7"] = WAITING, 1e9
+    options = {"lock_lifetime": "until_executed", "lock_on_conflict": "reschedule"}
+    message = message_of(
+        new_task(acks_late=late, **options), headers=Reservation("t:7", WAITING).header
+    )
+    with pytest.raises(SystemExit):
+        execute(message)
+    assert ("t:7" in node.held) is late
 
 
 def test_a_message_may_be_delivered_any_number_of_times(new_task: NewTask) -> None:
@@ -230,7 +342,7 @@ def test_a_message_put_back_before_its_body_keeps_its_reservation(
     monkeypatch.setattr(node, "acquire_for_task", put_back)
     app_lock._redlocks[app] = node
     node.held["t"] = WAITING, 1e9
-    deliver(new_task(lock_lifetime="until_executed"), headers=Reservation("t", WAITING).header)
+    deliver(new_task(lock_lifetime="until_executed"), **Reservation("t", WAITING).header)
     assert node.owner_of("t") == WAITING
 
 
@@ -243,10 +355,10 @@ def test_a_run_whose_lease_a_copy_has_is_requeued(app: Celery, node: OneNode) ->
     @app.task(base=SingletonTask, bind=True, name="t", lock_key=[], lock_on_lost="continue")
     def body(self: SingletonTask) -> None:
         assert self.lease
-        self.lease.is_lost = True
+        self.lease.backing.is_lost = True
         node.held["t"] = copy, 1e9
 
-    ended = deliver(body, headers=CARRIED)
+    ended = deliver(body, **CARRIED)
     assert ended.info.state == "REJECTED"
     assert ended.info.retval.requeue
     assert body.AsyncResult("task-1").state == "PENDING"

@@ -113,4 +113,4 @@ def test_a_message_over_its_time_limit_comes_again_unless_it_is_acknowledged(
     """Up to Celery 5.6 by one attribute, which since decides about failures."""
     given = {"acks_on_failure_or_timeout": not acks, name: acks}
     task: Any = SimpleNamespace(acks_late=acks_late, **given)
-    assert kills.comes_again_on_timeout(task) is (acks_late and not acks)
+    assert kills.will_be_redelivered_on_timeout(task) is (acks_late and not acks)

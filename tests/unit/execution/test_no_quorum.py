@@ -8,9 +8,10 @@ import pytest
 from celery.exceptions import Ignore, Retry
 
 from celery_redlock import QuorumUnavailable
-from celery_redlock.execution import no_quorum
+from celery_redlock.execution import no_quorum, outcomes
 from celery_redlock.messages.headers import COPY_HEADER
-from celery_redlock.messages.reservation import HEADER, Reservation
+from celery_redlock.messages.headers import RESERVATION_HEADER as HEADER
+from celery_redlock.messages.reservation import Reservation
 from celery_redlock.signals import lock_unavailable
 from tests.support.fakes.forged import WAITING, NewTask, deliver, message_of
 from tests.support.fakes.one_node import OneNode
@@ -36,7 +37,7 @@ def test_reschedule_requeues_the_message_for_five_seconds(
     task_for: NewTask, node: OneNode, published: Any
 ) -> None:
     task = task_for("reschedule")
-    ended = deliver(task, headers=RESERVED)
+    ended = deliver(task, **RESERVED)
     assert task.AsyncResult("task-1").state == "RETRY"
     assert ended.info.retval.when == pytest.approx(5.0, rel=0.11)
     [headers] = published
@@ -50,7 +51,7 @@ def test_raise_fails_the_task_and_releases_its_reservation(
     task_for: NewTask, node: OneNode, published: Any
 ) -> None:
     task = task_for("raise")
-    deliver(task, headers=RESERVED)
+    deliver(task, **RESERVED)
     stored = task.AsyncResult("task-1")
     assert stored.state == "FAILURE"
     assert isinstance(stored.result, QuorumUnavailable)
@@ -63,7 +64,7 @@ def test_run_runs_without_a_token_and_releases_the_reservation(
     task_for: NewTask, node: OneNode, log: Any
 ) -> None:
     task = task_for("run")
-    deliver(task, headers=RESERVED)
+    deliver(task, **RESERVED)
     assert task.AsyncResult("task-1").state == "SUCCESS"
     assert task.runs == [None]
     assert node.held == {}
@@ -116,12 +117,12 @@ def test_receivers_and_monitors_are_told_what_becomes_of_it(
     message = message_of(new_task(lock_on_unavailable="run"))
     lock_unavailable.connect(note)
     try:
-        no_quorum.end(message, ERROR)
+        outcomes.conclude(message, ERROR)
     finally:
         lock_unavailable.disconnect(note)
     about = {"sender": message.task, "task_id": "task-1", "error": ERROR, "becomes": "run"}
     assert told == [about]
-    event = (message.task, message.request, "task-lock-unavailable")
+    event = (message.delivery, "task-lock-unavailable")
     assert events == [(*event, {"key": "t", "becomes": "run"})]
 
 
@@ -131,7 +132,7 @@ def test_what_comes_back_names_the_reason(
 ) -> None:
     message = message_of(new_task(), redelivered=redelivered)
     with pytest.raises(ending) as caught:
-        no_quorum.end(message, ERROR)
+        outcomes.conclude(message, ERROR)
     assert caught.value.__cause__ is ERROR
 
 
@@ -171,7 +172,7 @@ def test_a_conflict_over_the_slot_does_not_end_as_unavailable(
     node.held["t%next"] = f"{'2' * 32}~:other@host", 1e9
     message = message_of(task, headers=RESERVED)
     with pytest.raises(Retry):
-        no_quorum.end(message, ERROR)
+        outcomes.conclude(message, ERROR)
     assert task.AsyncResult("task-1").state == "PENDING"
     [headers] = published
     assert headers[HEADER] == ["t%next", WAITING]

@@ -15,8 +15,10 @@ from celery_redlock import DuplicateTask, LockHeld, SingletonTask
 from celery_redlock.execution import outcomes
 from celery_redlock.execution.message import Message
 from celery_redlock.messages.headers import COPY_HEADER, PUBLICATION_HEADER
-from celery_redlock.messages.reservation import HEADER, Reservation
-from tests.support.fakes.forged import HOLDER, WAITING, NewTask, message_of
+from celery_redlock.messages.headers import RESERVATION_HEADER as HEADER
+from celery_redlock.messages.origin import ORIGIN, Origin
+from celery_redlock.messages.reservation import Reservation
+from tests.support.fakes.forged import HOLDER, WAITING, NewTask, deliver, message_of
 from tests.support.fakes.one_node import OneNode
 
 HELD = LockHeld("t", "holder@host", 20.0, held_since=970.5, owner=HOLDER)
@@ -97,6 +99,16 @@ def test_a_conflict_is_one_line_that_names_the_holder(new_task: NewTask, log: An
         "remaining_s=20.000 becomes=skip"
     )
     assert log() == [("WARNING", line)]
+
+
+def test_ids_and_hosts_with_line_breaks_make_one_line(new_task: NewTask, log: Any) -> None:
+    forged = message_of(new_task(), id="a\x1b[2J\nERROR all is lost")
+    owner = f"{'0' * 32}:b\r\nc@d\x9be"
+    held = LockHeld("t", "b\r\nc@d\x9be", 20.0, held_since=970.5, owner=owner)
+    outcomes.announce(forged, held, "skip")
+    ((_, line),) = log()
+    assert line.isprintable()
+    assert r"task_id=a\x1b[2J\nERROR all is lost holder_task_id=b\r\nc holder_host=d\x9be" in line
 
 
 def test_receivers_of_a_conflict_get_the_task_and_the_error(
@@ -212,6 +224,43 @@ def test_a_skipped_member_of_a_chord_is_reported_to_it(
     assert reported == [message.request]
 
 
+def test_a_task_that_was_revoked_during_its_wait_ends_as_celery_ends_it(
+    monitored: Any, log: Any
+) -> None:
+    message = message_of(monitored)
+    with pytest.raises(Ignore):
+        outcomes.end_revoked(message)
+    line = "task revoked, its wait for the lock ended key=t task=t task_id=task-1"
+    assert log() == [("INFO", line)]
+    fields = {"name": "t", "retry": False, "terminated": False, "signum": None, "expired": False}
+    assert monitored.sent == [("task-revoked", fields)]
+    stored = monitored.AsyncResult("task-1")
+    assert (stored.state, stored.result.args) == ("REVOKED", ("revoked",))
+
+
+def test_the_result_of_a_revoked_task_is_stored_as_the_call_wants(
+    new_task: NewTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    message = message_of(new_task(), ignore_result=True)
+    marks: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        message.task.backend, "mark_as_revoked", lambda *_, **given: marks.append(given)
+    )
+    with pytest.raises(Ignore):
+        outcomes.end_revoked(message)
+    assert marks == [{"request": message.request, "store_result": False}]
+
+
+def test_the_same_id_of_another_publication_is_no_other_receivers_copy(
+    new_task: NewTask, node: OneNode
+) -> None:
+    """Its queue is known, as that of each message which an exchange has delivered."""
+    task = new_task()
+    node.held["t"] = f"{'0' * 32}:task-1@host", 1e9
+    deliver(task, **{ORIGIN: Origin("queue"), PUBLICATION_HEADER: NONCE})
+    assert task.AsyncResult("task-1").state == "REVOKED"
+
+
 # --- requeued -------------------------------------------------------------------------------------
 
 
@@ -241,7 +290,15 @@ def test_a_message_that_is_not_requeued_releases_its_slot(
     message = message_of(task, headers=Reservation("t", WAITING).header)
     with pytest.raises(Reject if late else OperationalError):
         outcomes.reschedule(message, HELD, 20.0, Reservation("t%next", WAITING))
-    assert set(node.held) == ({"t"} if late else set())
+    assert set(node.held) == {"t"}
+    assert message.must_release is not late
+
+
+def test_a_message_without_a_slot_fails_by_what_kept_it_from_being_requeued(
+    broken: NewTask,
+) -> None:
+    with pytest.raises(OperationalError):
+        outcomes.reschedule(message_of(broken(acks_late=False)), HELD, 20.0, None)
 
 
 def test_a_parked_copy_is_requeued_as_a_copy_that_never_expires(

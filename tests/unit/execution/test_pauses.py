@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from celery_redlock.execution.pauses import HALF, QUARTER, SHORTEST_S, pause_after
+from celery_redlock.execution.decision import HALF, QUARTER, SHORTEST_S, pause_after
 from celery_redlock.redlock.errors import LockHeld
 
 TTL = 30.0

@@ -11,8 +11,7 @@ from celery.utils.dispatch import Signal
 from celery_redlock import QuorumUnavailable, signals
 from celery_redlock.execution import run as run_module
 from celery_redlock.execution.run import Run
-from celery_redlock.execution.running import left_to_main
-from celery_redlock.messages.done_marks import mark_to_heed
+from celery_redlock.execution.running import deferred_to_main
 from celery_redlock.messages.headers import PUBLICATION_HEADER
 from celery_redlock.pools import interrupt, pool_process
 from celery_redlock.pools.orphaned_leases import PROVISIONAL_S
@@ -59,7 +58,7 @@ def new_run(new_task: NewTask, node: OneNode) -> NewRun:
         message = message_of(new_task(**(options or {})), **request)
         lease = node._take("t", new_owner("task-1", publication=NONCE), 30.0, None)
         node.clock.move(1.0)
-        return Run(message.task, message.request, lease, node, message.options)
+        return Run(message, lease)
 
     return new
 
@@ -116,7 +115,9 @@ def test_in_a_pool_process_the_main_process_keeps_the_lease(
     run.begin()
     held_until = run.lease.acquired_at + 5.0
     mark = f"task-1/0/{NONCE}"
-    assert client.calls == [("register", run.lease, held_until, mark, {"comes_again": True})]
+    assert client.calls == [
+        ("register", run.lease, held_until, mark, {"will_be_redelivered": True})
+    ]
     assert keeper.calls == []
     run._on_lost(run.lease)
     assert interrupts.calls == [], "there is a signal for that"
@@ -127,7 +128,7 @@ def test_the_main_process_knows_whether_the_message_comes_again(
 ) -> None:
     new_run({"acks_late": True}).begin()
     [(*_, how)] = client.calls
-    assert how == {"comes_again": False}
+    assert how == {"will_be_redelivered": False}
 
 
 def test_what_the_main_process_has_no_room_for_is_kept_here(
@@ -194,6 +195,22 @@ def test_a_pool_process_tells_before_and_after_its_release(
     assert client.calls == [("begin_release", run.lease), ("release",), ("end_release", run.lease)]
 
 
+def test_a_release_that_fails_is_left_to_the_main_process(
+    new_run: NewRun, client: Client, node: OneNode
+) -> None:
+    run = new_run({"lock_min_hold": 7.0, "acks_late": True})
+    run.begin()
+    client.calls.clear()
+    node.is_up = False
+    run.end(None)
+    kept_until = run.lease.acquired_at + 7.0
+    assert client.calls == [
+        ("begin_release", run.lease),
+        ("leave_release", run.lease, kept_until, run._done),
+    ]
+    assert run._done
+
+
 def test_what_an_exiting_pool_process_holds_is_left_to_the_main_process(
     new_run: NewRun, client: Client, node: OneNode
 ) -> None:
@@ -201,7 +218,7 @@ def test_what_an_exiting_pool_process_holds_is_left_to_the_main_process(
     run.begin()
     client.calls.clear()
     run.end(SystemExit())
-    assert left_to_main.pop() is run
+    assert deferred_to_main.pop() is run
     assert client.calls == []
     assert node.owner_of("t") == run.lease.owner
     run.end(None)
@@ -216,7 +233,7 @@ def test_an_exiting_process_releases_what_it_keeps_itself(
     run = new_run()
     run.begin()
     run.end(SystemExit())
-    assert left_to_main == []
+    assert deferred_to_main == []
     assert node.owner_of("t") is None
 
 
@@ -264,15 +281,15 @@ def test_receivers_are_told_of_each_lease_once(
     run._on_lost(run.lease)
     run._on_lost(run.lease)
     run.end(LeaseLost("t"))
-    about = {"sender": run.task, "task_id": "task-1", "lease": run.lease}
+    about = {"sender": run.message.task, "task_id": "task-1", "lease": run.lease}
     assert sent == [("lock_acquired", about), ("lock_lost", about), ("lock_released", about)]
 
 
 def test_a_loss_is_known_and_logged_once(new_run: NewRun, keeper: Told, log: Any) -> None:
     run = new_run()
     run._on_lost(run.lease)
-    assert run.lease.is_lost
-    run.tell_lost()
+    assert run.lease.backing.is_lost
+    run.report_loss()
     assert log() == [
         ("ERROR", "lease lost under a running task key=t task=t task_id=task-1 on_lost=abort")
     ]
@@ -285,7 +302,7 @@ def test_a_body_that_is_to_go_on_is_not_interrupted(
     run.begin()
     run._on_lost(run.lease)
     assert interrupts.calls == []
-    assert run.lease.is_lost
+    assert run.lease.backing.is_lost
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
@@ -302,7 +319,7 @@ def test_monitors_are_told_of_a_loss_at_the_end(
         run._on_lost(run.lease)
     assert events == [], "this thread renews other leases"
     run.end(None)
-    told = (run.task, run.request, "task-lock-lost", {"key": "t"})
+    told = (run.message.delivery, "task-lock-lost", {"key": "t"})
     assert events == [told] * is_lost
 
 
@@ -323,13 +340,13 @@ def test_a_run_asks_for_its_lost_lock_as_its_message(
     new_run: NewRun, probes: list[tuple[Any, ...]], log: Any
 ) -> None:
     run = new_run({"acks_late": True}, redelivered=True)
-    run.lease.is_lost = True
+    run.lease.backing.is_lost = True
     run.end(LeaseLost("t"))
     how = {
         "label": "task-1",
         "publication": NONCE,
         "supersedes": run.lease.owner,
-        "unless_done": mark_to_heed(run.request),
+        "unless_done": run.message.delivery.mark_to_check,
     }
     assert how["unless_done"]
     assert probes == [("t", 30.0, how)]
@@ -342,7 +359,7 @@ def test_a_run_asks_for_its_lost_lock_as_its_message(
 
 def test_an_eager_run_looks_for_no_copy(new_run: NewRun, probes: list[tuple[Any, ...]]) -> None:
     run = new_run(is_eager=True)
-    run.lease.is_lost = True
+    run.lease.backing.is_lost = True
     run.end(LeaseLost("t"))
     assert probes == []
 
@@ -351,7 +368,7 @@ def test_a_probe_that_can_not_be_released_ends_by_itself(
     new_run: NewRun, node: OneNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = new_run()
-    run.lease.is_lost = True
+    run.lease.backing.is_lost = True
     owner = new_owner("task-1")
     monkeypatch.setattr(
         node, "acquire_for_task", lambda key, ttl, **_: Lease(key, owner, 2, 1, ttl, node.clock)
@@ -365,4 +382,4 @@ def test_a_probe_that_can_not_be_released_ends_by_itself(
     monkeypatch.setattr(node, "release", release)
     run.end(LeaseLost("t"))
     assert asked == [owner, run.lease.owner]
-    assert not run.is_left_to_copy
+    assert not run.is_superseded_by_copy

@@ -7,19 +7,21 @@ from collections import deque
 from typing import Any
 
 import pytest
-from celery.app.task import Context
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from celery_redlock.config.declared_options import lock_options
 from celery_redlock.execution import kills
+from celery_redlock.execution.message import Message
 from celery_redlock.execution.run import Run, Successor
 from celery_redlock.execution.running import executions
+from celery_redlock.messages.delivery import Delivery
 from celery_redlock.messages.headers import PUBLICATION_HEADER
 from celery_redlock.redlock import Lease, LockHeld, QuorumUnavailable
 from celery_redlock.redlock.errors import AlreadyDone, LeaseLost
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.worker.signal_handlers import _on_postrun
+from tests.support.fakes.forged import context_of
 
 NONCE = "0123456789abcdef"
 OWN = new_owner("task-1", publication=NONCE)
@@ -71,13 +73,14 @@ class Sender:
 
 
 def new_run(nodes: Nodes, *, min_hold: float = 0.0, **request: Any) -> Run:
-    context = Context(id="task-1", delivery_info={}, **request)
+    context = context_of(id="task-1", delivery_info={}, **request)
     task: Any = Sender()
     task.request = context
     now = nodes.clock.now()
     lease = Lease("k", OWN, 1, 30_000, now + 30, nodes.clock, acquired_at=now)
     options = lock_options("task", {"lock_min_hold": min_hold}, {}, max_ttl=60.0)
-    run = Run(task, context, lease, nodes, options)
+    message = Message(Delivery.of(task, context), nodes, options, "k", lambda _: None)
+    run = Run(message, lease)
     executions[context] = run
     return run
 
@@ -93,7 +96,7 @@ def test_a_done_mark_is_set_at_the_end_and_then_prolonged(ending: Any) -> None:
     run = new_run(nodes)
     run.end(ending)
     assert (nodes.released, nodes.marked) == (["task-1/0"], [])
-    _on_postrun(run.task)
+    _on_postrun(run.message.task)
     assert (nodes.released, nodes.marked) == (["task-1/0"], ["task-1/0"])
 
 
@@ -102,7 +105,7 @@ def test_no_mark_is_left_by_what_comes_again(raised: BaseException) -> None:
     nodes = Nodes()
     run = new_run(nodes)
     run.end(raised)
-    _on_postrun(run.task)
+    _on_postrun(run.message.task)
     assert (nodes.released, nodes.marked) == ([None], [])
 
 
@@ -127,7 +130,7 @@ def test_a_process_told_to_exit_does_not_prolong_the_done_mark(
     try:
         sys.exit()  # when the tracer is about to store the result
     except SystemExit:
-        _on_postrun(run.task)
+        _on_postrun(run.message.task)
     assert nodes.marked == []
 
 
@@ -137,13 +140,13 @@ def test_a_release_that_a_time_limit_struck_is_made_up_for() -> None:
     with pytest.raises(SoftTimeLimitExceeded):
         run.end(None)
     assert nodes.released == []
-    _on_postrun(run.task)
+    _on_postrun(run.message.task)
     assert nodes.released == ["task-1/0"]
 
 
 def test_a_run_that_never_came_to_its_body_leaves_no_mark() -> None:
     nodes = Nodes()
-    _on_postrun(new_run(nodes).task)
+    _on_postrun(new_run(nodes).message.task)
     assert (nodes.released, nodes.marked) == ([None], [])
 
 
@@ -199,7 +202,7 @@ def test_a_lock_that_is_handed_over_is_not_held_for_longer() -> None:
 def test_a_done_mark_that_is_not_extended_is_logged(log: Any) -> None:
     run = new_run(Down())
     run.end(None)
-    _on_postrun(run.task)
+    _on_postrun(run.message.task)
     [(level, line)] = log()
     assert level == "WARNING"
     assert line.startswith("done mark not extended, a copy may run again key=k error=cannot")
@@ -227,7 +230,7 @@ HOLDERS = {
 
 def new_lost_run(nodes: Nodes, *, min_hold: float = 0.0) -> Run:
     run = new_run(nodes, min_hold=min_hold, headers={PUBLICATION_HEADER: NONCE})
-    run.lease.is_lost = True
+    run.lease.backing.is_lost = True
     return run
 
 
@@ -240,9 +243,9 @@ def test_a_run_gives_way_to_a_copy_and_to_nobody_else(
     nodes.answer, gives_way = HOLDERS[holder]
     run = new_lost_run(nodes)
     run.end(raised)
-    assert run.is_left_to_copy is gives_way
+    assert run.is_superseded_by_copy is gives_way
     if gives_way:
-        _on_postrun(run.task)
+        _on_postrun(run.message.task)
         assert set(nodes.released) == {None}
         assert nodes.marked == []
 
@@ -255,7 +258,7 @@ def test_a_run_that_decided_on_its_message_gives_way_to_nobody(raised: BaseExcep
     nodes.answer = held_by("task-1", NONCE)
     run = new_lost_run(nodes)
     run.end(raised)
-    assert not run.is_left_to_copy
+    assert not run.is_superseded_by_copy
 
 
 def test_nobody_is_asked_by_a_run_that_kept_its_lease() -> None:
@@ -263,7 +266,7 @@ def test_nobody_is_asked_by_a_run_that_kept_its_lease() -> None:
     nodes.answer = AssertionError()
     run = new_run(nodes)
     run.end(ValueError())
-    assert not run.is_left_to_copy
+    assert not run.is_superseded_by_copy
 
 
 def test_a_lost_lock_that_nobody_has_stays_for_its_min_hold() -> None:

@@ -10,7 +10,7 @@ import pytest
 from celery_redlock import current_lease
 from celery_redlock.execution import running
 from celery_redlock.execution.run import Run
-from celery_redlock.execution.running import current, left_to_main, strike_current
+from celery_redlock.execution.running import current, deferred_to_main, interrupt_current
 from celery_redlock.redlock.errors import LeaseLost
 from tests.support.fakes.forged import NewTask, message_of
 from tests.support.fakes.one_node import OneNode
@@ -26,9 +26,7 @@ def new_run(new_task: NewTask, node: OneNode) -> Iterator[NewRun]:
     def new(key: str = "t", **options: Any) -> Run:
         message = message_of(new_task(name=key, **options))
         lease = node.acquire(key, 30.0)
-        run = Run(
-            message.task, message.request, lease, node, message.options, outer=current.get()
-        )  # fmt: skip
+        run = Run(message, lease, current.get())
         current.set(run)
         return run
 
@@ -38,7 +36,7 @@ def new_run(new_task: NewTask, node: OneNode) -> Iterator[NewRun]:
 
 def test_outside_a_run_there_is_no_lease_and_nothing_to_strike() -> None:
     assert current_lease() is None
-    assert not strike_current()
+    assert not interrupt_current()
 
 
 def test_the_current_lease_is_that_of_the_innermost_run(new_run: NewRun) -> None:
@@ -57,43 +55,43 @@ def test_the_runs_around_the_calling_code_are_its_own(new_run: NewRun) -> None:
 
 def test_a_run_with_its_lease_is_not_struck(new_run: NewRun, log: Any) -> None:
     new_run()
-    assert not strike_current()
+    assert not interrupt_current()
     assert log() == []
 
 
 def test_a_run_that_lost_its_lease_is_struck_once(new_run: NewRun, log: Any) -> None:
     run = new_run()
-    run.lease.is_lost = True
+    run.lease.backing.is_lost = True
     with pytest.raises(LeaseLost) as caught:
-        strike_current()
+        interrupt_current()
     assert caught.value.key == "t"
-    assert run.is_struck
-    assert not strike_current()
+    assert run.is_interrupted
+    assert not interrupt_current()
     line = "lease lost under a running task key=t task=t task_id=task-1 on_lost=abort"
     assert log() == [("ERROR", line)]
 
 
 def test_a_run_that_continues_is_told_but_not_struck(new_run: NewRun, log: Any) -> None:
     run = new_run(lock_on_lost="continue")
-    run.lease.is_lost = True
-    assert strike_current()
-    assert not strike_current()
+    run.lease.backing.is_lost = True
+    assert interrupt_current()
+    assert not interrupt_current()
     assert [level for level, _ in log()] == ["ERROR"]
 
 
 def test_a_run_that_is_over_is_not_struck(new_run: NewRun) -> None:
     run = new_run()
-    run.lease.is_lost = True
+    run.lease.backing.is_lost = True
     run.is_over = True
-    assert not strike_current()
+    assert not interrupt_current()
 
 
 def test_an_outer_run_that_lost_its_lease_is_struck(new_run: NewRun) -> None:
     outer = new_run("outer")
     new_run("inner")
-    outer.lease.is_lost = True
+    outer.lease.backing.is_lost = True
     with pytest.raises(LeaseLost) as caught:
-        strike_current()
+        interrupt_current()
     assert caught.value.key == "outer"
 
 
@@ -102,7 +100,7 @@ def test_runs_left_to_the_main_process_are_released_once(new_run: NewRun, node: 
     run._is_kept_by_main = True
     run.end(SystemExit())
     assert node.owner_of("t") == run.lease.owner
-    assert left_to_main == [run]
-    running.release_left_to_main()
+    assert deferred_to_main == [run]
+    running.release_deferred_to_main()
     assert node.owner_of("t") is None
-    assert left_to_main == []
+    assert deferred_to_main == []

@@ -16,7 +16,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 import celery_redlock
 from celery_redlock import SingletonTask
 from celery_redlock.execution.running import current
-from celery_redlock.messages.reservation import HEADER
+from celery_redlock.messages.headers import RESERVATION_HEADER as HEADER
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.task.publication import reserved_key
 from celery_redlock.worker.signal_handlers import _on_postrun

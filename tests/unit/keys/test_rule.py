@@ -111,6 +111,7 @@ def test_a_function_that_fails_fails_as_itself() -> None:
         (True, ["type bool"]),
         (lambda: "x", ["can't be called as the task is"]),
         (lambda account: "x", ["can't be called as the task is"]),
+        (lambda args, kwargs: "x", ["celery-heimdall", "the task's own parameters"]),
         (lambda a, b, c, d: "x", ["can't be called as the task is", "'d'"]),
     ],
 )
@@ -260,3 +261,16 @@ def test_names_that_messages_bring_are_not_kept_for_ever() -> None:
         assert not is_key_of("proj.sync:1", sent)
 
     assert len(kept) < 2000
+
+
+def test_a_key_of_heimdalls_is_refused_for_two_parameters() -> None:
+    def sync(account: int, full: bool) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="as celery-heimdall's key does"):
+        key_rule("sync", sync, lambda args, kwargs: args[0])
+
+    def forward(args: Any, kwargs: Any) -> None: ...
+
+    assert key_rule("forward", forward, lambda args, kwargs: "x").key_for([1, 2], {}) == "forward:x"
+    variadic = key_rule("sync", sync, lambda *args, **kwargs: f"{args[0]}")
+    assert variadic.key_for([1, True], {}) == "sync:1"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from celery_redlock import SingletonTask
 from celery_redlock.messages.headers import COPY_HEADER, PUBLICATION_HEADER, TICK_HEADER
-from celery_redlock.messages.reservation import HEADER
+from celery_redlock.messages.headers import RESERVATION_HEADER as HEADER
 from tests.support.evidence import HostileInputs, hostile_inputs
 from tests.support.fakes.forged import deliver
 from tests.support.fakes.one_node import OneNode

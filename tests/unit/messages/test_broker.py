@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from amqp.exceptions import MessageNacked, RecoverableConnectionError
+from amqp.exceptions import AccessRefused, MessageNacked, RecoverableConnectionError
 from celery import Celery
 from kombu.exceptions import EncodeError, OperationalError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_redlock.messages.broker import (
-    ANSWER_WITHIN_S,
     confirming_producer,
     how_to_publish,
     is_refusal,
@@ -19,6 +18,7 @@ from celery_redlock.messages.broker import (
     visibility_timeout,
 )
 
+ANSWER_WITHIN_S = 10.0
 AMQP = {"read_timeout": ANSWER_WITHIN_S, "write_timeout": ANSWER_WITHIN_S, "confirm_publish": True}
 REDIS = {"socket_timeout": ANSWER_WITHIN_S, "socket_connect_timeout": ANSWER_WITHIN_S}
 
@@ -108,6 +108,7 @@ def test_patience_is_for_what_would_be_lost() -> None:
         ("amqp://", OperationalError("gone"), True),
         ("amqp://", RecoverableConnectionError("gone"), True),
         ("amqp://", MessageNacked(), True),
+        ("amqp://", AccessRefused("no right to write"), True),
         ("redis://", RedisTimeoutError("silent"), True),
         ("redis://", ConnectionRefusedError(), True),
         ("amqp://", EncodeError("no JSON"), False),

@@ -11,7 +11,7 @@ import pytest
 from celery import Celery
 
 from celery_redlock import SingletonTask
-from celery_redlock.messages.reservation import HEADER
+from celery_redlock.messages.headers import RESERVATION_HEADER as HEADER
 from tests.support.fakes.forged import deliver
 from tests.support.fakes.one_node import OneNode
 

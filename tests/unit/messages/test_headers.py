@@ -14,20 +14,25 @@ from celery_redlock.messages.headers import (
     DEATH_HEADERS,
     DELIVERIES_HEADER,
     ONCE_MORE_HEADER,
+    PLACEMENT_HEADER,
     PUBLICATION_HEADER,
+    REDELIVERED,
+    RESERVATION_HEADER,
     TICK_HEADER,
     CarriedNonce,
-    begin_once_more,
-    deliveries_before,
     headers_to_publish,
-    is_counted_by_broker,
-    is_of,
+    headers_to_requeue,
+    message_headers,
     nonce_in,
+    placement_header,
+    placement_in,
     publication_of,
     seconds_until,
     serializer_of,
 )
-from celery_redlock.redlock.lease import new_owner
+from celery_redlock.messages.reservation import Reservation, reservation_in
+from tests.support.fakes.forged import WAITING, context_of, delivery_of
+from tests.support.fakes.one_node import OneNode
 
 NONCE = "0123456789abcdef"
 OTHER = "fedcba9876543210"
@@ -37,7 +42,7 @@ DELAYED = {"queue": "celery_delayed_3", "reason": "expired", "count": 1}
 
 def request_of(nonce: str = NONCE, *, task_id: str = "task-1", **more: Any) -> Context:
     headers = {PUBLICATION_HEADER: nonce} if nonce else {}
-    return Context(id=task_id, headers=headers | more.pop("headers", {}), **more)
+    return context_of(id=task_id, headers=headers | more.pop("headers", {}), **more)
 
 
 def published(task_id: str = "task-1", *, running: Context | None = None, **options: Any) -> str:
@@ -95,21 +100,6 @@ def test_a_next_try_without_a_nonce_gets_no_header(nonce: str) -> None:
     assert PUBLICATION_HEADER not in headers_to_publish("task-1", options, None)
 
 
-def test_a_run_once_more_is_known_by_a_nonce_of_its_own() -> None:
-    shared = {PUBLICATION_HEADER: NONCE}
-    request = Context(id="task-1", headers=shared)
-    begin_once_more(request)
-    first = nonce_in(request.headers, ONCE_MORE_HEADER)
-    assert first not in ("", NONCE)
-    assert nonce_in(request.headers) == NONCE
-    assert shared == {PUBLICATION_HEADER: NONCE}, "the worker may have it elsewhere"
-    begin_once_more(request)
-    assert nonce_in(request.headers, ONCE_MORE_HEADER) not in ("", first)
-    bare = Context(id="task-1", headers=None)
-    begin_once_more(bare)
-    assert list(bare.headers or ()) == [ONCE_MORE_HEADER]
-
-
 def test_a_message_sent_by_another_tasks_run_has_its_own_nonce() -> None:
     assert published(running=request_of(task_id="parent")) not in ("", NONCE)
 
@@ -165,36 +155,6 @@ def test_what_can_not_be_deaths_is_ignored(deaths: object) -> None:
     assert publication_of(request_of(headers={"x-death": deaths})) == NONCE
 
 
-# --- the same message -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("holders", "own", "request_", "expected"),
-    [
-        (NONCE, NONCE, {}, True),
-        (NONCE, NONCE, {"retries": 1}, True),
-        (NONCE, OTHER, {}, False),
-        # A copy, but of the other message.
-        (NONCE, OTHER, {"delivery_info": {"redelivered": True}}, False),
-        (NONCE, "", {"delivery_info": {"redelivered": True}}, False),
-        ("", "", {}, False),
-        ("", "", {"delivery_info": {"redelivered": True}}, True),
-        ("", "", {"eta": "2026-01-01T00:00:00+00:00"}, True),
-        ("", "", {"headers": {COPY_HEADER: True}}, True),
-        ("", "", {"headers": {TICK_HEADER: "x"}}, True),
-        ("", "", {"retries": 1}, True),
-        ("", "", {"replaced_task_nesting": 1}, True),
-    ],
-)
-@pytest.mark.parametrize("is_reservation", [False, True])
-def test_the_holder_is_the_same_message_if_publications_match(
-    holders: str, own: str, request_: dict[str, Any], expected: bool, is_reservation: bool
-) -> None:
-    owner = new_owner("task-1", "host", publication=holders, is_reservation=is_reservation)
-    assert is_of(owner, request_of(own, **request_)) is expected
-    assert not is_of(owner, request_of(own, task_id="task-2", **request_))
-
-
 @pytest.mark.parametrize(
     ("value", "serializer"),
     [
@@ -209,43 +169,6 @@ def test_the_holder_is_the_same_message_if_publications_match(
 )
 def test_a_serializer_that_nobody_knows_is_none(value: object, serializer: str | None) -> None:
     assert serializer_of(Context(redlock_serializer=value, get=0)) == serializer
-
-
-# --- how often it was delivered -------------------------------------------------------------------
-
-FLAGGED = {"delivery_info": {"redelivered": True}}
-
-
-@pytest.mark.parametrize(
-    ("headers", "more", "expected"),
-    [
-        ({}, {}, 0),
-        ({}, FLAGGED, 1),
-        ({"x-delivery-count": 3}, FLAGGED, 3),
-        ({DELIVERIES_HEADER: 4, "x-delivery-count": 3}, FLAGGED, 7),
-        ({DELIVERIES_HEADER: 4}, FLAGGED, 5),
-        ({DELIVERIES_HEADER: 4}, {}, 4),
-        # A dead letter that came back.
-        ({DELIVERIES_HEADER: 4, "x-death": [REJECTED]}, {}, 0),
-        ({DELIVERIES_HEADER: 4, "x-death": [DELAYED]}, {}, 4),
-        ({DELIVERIES_HEADER: -1, "x-delivery-count": "3"}, {}, 0),
-        ({"x-delivery-count": 1}, FLAGGED, 1),
-        ({"x-delivery-count": 0}, FLAGGED, 1),
-        ({DELIVERIES_HEADER: 10**6}, {}, 10**6),
-        ({DELIVERIES_HEADER: 10**6 + 1}, {}, 0),
-        ({DELIVERIES_HEADER: 10**9, "x-delivery-count": True}, {}, 0),
-    ],
-)
-def test_deliveries_are_counted_across_returns_to_the_queue(
-    headers: dict[str, Any], more: dict[str, Any], expected: int
-) -> None:
-    assert deliveries_before(request_of(headers=headers, **more)) == expected
-
-
-@pytest.mark.parametrize(("count", "counts"), [(None, False), (0, False), (1, True), (2, True)])
-def test_a_broker_that_counts_has_counted_one_delivery(count: int | None, counts: bool) -> None:
-    headers = {} if count is None else {"x-delivery-count": count}
-    assert is_counted_by_broker(request_of(headers=headers)) is counts
 
 
 # --- how long until then --------------------------------------------------------------------------
@@ -273,3 +196,88 @@ def test_only_a_message_that_goes_back_carries_the_count() -> None:
     headers[PUBLICATION_HEADER] = CarriedNonce(NONCE)
     carried = headers_to_publish("task-1", {"headers": headers}, None)
     assert carried == {PUBLICATION_HEADER: NONCE, DELIVERIES_HEADER: 4}
+
+
+# --- headers called "headers", as tracing libraries send them ------------------------------------
+
+OURS = {
+    RESERVATION_HEADER: ["t", WAITING], PUBLICATION_HEADER: NONCE, COPY_HEADER: REDELIVERED,
+    ONCE_MORE_HEADER: OTHER, TICK_HEADER: "2026-01-01T00:00:00Z", DELIVERIES_HEADER: 2,
+    PLACEMENT_HEADER: "1767225600 redlock a:6379/0=",
+}  # fmt: skip
+NESTED = {"traceparent": "00-1", PUBLICATION_HEADER: OTHER}
+
+
+def test_a_header_called_headers_hides_none_of_ours() -> None:
+    request = context_of({**OURS, "headers": NESTED}, id="task-1", called_directly=False)
+    assert request.headers == NESTED
+    assert publication_of(request) == NONCE
+    assert reservation_in(message_headers(request)) == Reservation("t", WAITING)
+    delivery = delivery_of(request)
+    assert delivery.is_redelivered
+    assert delivery.may_have_copy
+    assert delivery.deliveries_before == 2
+
+
+def test_headers_that_a_body_changes_or_drops_stay_known() -> None:
+    request = context_of(OURS, id="task-1")
+    request.headers = None
+    assert publication_of(request) == NONCE
+    request.headers = {PUBLICATION_HEADER: OTHER}
+    assert publication_of(request) == NONCE
+
+
+def test_a_requeued_message_keeps_headers_in_their_places() -> None:
+    request = context_of({**OURS, "x-user": 1, "headers": NESTED}, id="task-1", lang="py")
+    assert headers_to_requeue(request) == {**OURS, "x-user": 1, "headers": NESTED}
+    plain = context_of({**OURS, "x-user": 1}, id="task-1", lang="py", argsrepr="()")
+    assert headers_to_requeue(plain) == {**OURS, "x-user": 1}
+    assert headers_to_requeue(context_of(id="task-1")) == {}
+
+
+def test_a_retry_has_the_headers_of_its_run_despite_nesting() -> None:
+    running = context_of({**OURS, "headers": NESTED}, id="task-1")
+    # As Celery publishes a retry: with `request.headers` alone.
+    headers = headers_to_publish("task-1", {"retries": 1, "headers": dict(NESTED)}, running)
+    left = {name: value for name, value in OURS.items() if name != DELIVERIES_HEADER}
+    assert headers == {"traceparent": "00-1", **left}
+
+
+def test_headers_that_a_body_passes_on_make_no_other_call_a_tick() -> None:
+    running = context_of(id="parent")
+    given = {**OURS, "celery_beat_task": True, "x-user": 1}
+    headers = headers_to_publish("task-2", {"headers": given}, running)
+    assert headers == {"x-user": 1, PUBLICATION_HEADER: headers[PUBLICATION_HEADER]}
+    assert headers[PUBLICATION_HEADER] not in (NONCE, OTHER)
+
+
+def test_beats_own_ticks_keep_their_headers() -> None:
+    given = {
+        TICK_HEADER: "2026-01-01T00:00:00Z", "celery_beat_task": True,
+        PLACEMENT_HEADER: "1767225600 redlock a:6379/0=",
+    }  # fmt: skip
+    assert headers_to_publish("tick", {"headers": given}, None).items() >= given.items()
+
+
+# --- where a publisher locks ---------------------------------------------------------------------
+
+
+def test_the_placement_of_a_publisher_is_read_with_its_time() -> None:
+    node = OneNode()
+    node.clock.move(0.9)
+    header = placement_header(node)
+    assert header == {PLACEMENT_HEADER: "1000 redlock 127.0.0.1:1/0="}
+    assert placement_in(header) == (1000, "redlock 127.0.0.1:1/0=")
+
+
+@pytest.mark.parametrize(
+    ("header", "found"),
+    [
+        (None, (0, "")), (1000, (0, "")), ([1000, "x"], (0, "")), ("", (0, "")), ("x y", (0, "")),
+        ("1000", (1000, "")), ("1000 x y", (1000, "x y")), ("-1 x", (0, "")), ("² x", (0, "")),
+        ("9" * 12 + " x", (int("9" * 12), "x")), ("9" * 13 + " x", (0, "")),
+    ],
+)  # fmt: skip
+def test_a_header_of_another_form_has_no_placement(header: object, found: object) -> None:
+    assert placement_in({PLACEMENT_HEADER: header}) == found
+    assert placement_in({}) == (0, "")

@@ -9,8 +9,8 @@ import pytest
 
 from celery_redlock import LockHeld, QuorumUnavailable
 from celery_redlock.messages import reservation
+from celery_redlock.messages.headers import RESERVATION_HEADER as HEADER
 from celery_redlock.messages.reservation import (
-    HEADER,
     Reservation,
     is_pending_slot_key,
     pending_slot_key,
@@ -21,7 +21,7 @@ from celery_redlock.messages.reservation import (
     reserve,
 )
 from celery_redlock.redlock.lease import is_reservation, publication_of, task_of
-from tests.support.fakes.forged import HOLDER, WAITING
+from tests.support.fakes.forged import HOLDER, PERIOD, RESERVED_PERIOD, WAITING
 from tests.support.fakes.one_node import OneNode
 
 OTHER = f"{'2' * 32}~:other@host"
@@ -135,24 +135,25 @@ def test_releases_that_fail_are_logged_once_and_so_is_their_end(node: OneNode, l
 
 
 @pytest.mark.parametrize(
-    ("held", "is_throttle", "left"),
+    ("held", "left"),
     [
-        ({}, False, {}),
-        ({"t": WAITING}, False, {}),
-        ({"t%next": WAITING}, False, {}),
-        ({"t": HOLDER}, False, {"t": HOLDER}),
-        ({"t": HOLDER, "t%next": WAITING}, False, {"t": HOLDER}),
-        # Nothing runs under a throttle's key.
-        ({"t": HOLDER}, True, {}),
-        ({"t:7": WAITING}, False, {"t:7": WAITING}),
+        ({}, {}),
+        ({"t": WAITING}, {}),
+        ({"t%next": WAITING}, {}),
+        ({"t": HOLDER}, {"t": HOLDER}),
+        ({"t": HOLDER, "t%next": WAITING}, {"t": HOLDER}),
+        # Nothing runs in a throttle's period.
+        ({"t": PERIOD}, {}),
+        ({"t": RESERVED_PERIOD}, {}),
+        ({"t:7": WAITING}, {"t:7": WAITING}),
     ],
     ids=str,
 )
 def test_all_reservations_of_a_key_are_released_but_no_lease(
-    node: OneNode, held: dict[str, str], is_throttle: bool, left: dict[str, str]
+    node: OneNode, held: dict[str, str], left: dict[str, str]
 ) -> None:
     node.held = {key: (owner, 1e9) for key, owner in held.items()}
-    assert release_all(node, "t", is_throttle=is_throttle) is (left != held)
+    assert release_all(node, "t") is (left != held)
     assert {key: owner for key, (owner, _) in node.held.items()} == left
 
 
@@ -161,13 +162,13 @@ def test_one_of_two_reservations_may_be_gone_when_it_is_released(
 ) -> None:
     node.held = {"t": (WAITING, 1e9), "t%next": (WAITING, 1e9)}
     monkeypatch.setattr(node, "release_owner", lambda key, _owner: key == "t")
-    assert release_all(node, "t", is_throttle=False)
+    assert release_all(node, "t")
 
 
 def test_a_release_of_all_without_a_quorum_raises(node: OneNode) -> None:
     node.unanswered.add(pending_slot_key("t"))
     with pytest.raises(QuorumUnavailable):
-        release_all(node, "t", is_throttle=False)
+        release_all(node, "t")
 
 
 def test_a_pending_slot_is_told_by_its_key() -> None:

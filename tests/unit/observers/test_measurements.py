@@ -11,7 +11,7 @@ from celery.utils.dispatch import Signal
 
 import celery_redlock.signals as ours
 from celery_redlock.config.options import OnConflict, OnUnavailable
-from celery_redlock.observers.measurements import COUNTERS, GAUGES, HISTOGRAMS, connect
+from celery_redlock.observers.measurements import COUNTERS, GAUGES, HISTOGRAMS, Recorder
 from tests.support.fakes.forged import HOLDER, WAITING, NewTask, deliver
 from tests.support.fakes.one_node import OneNode
 
@@ -21,7 +21,7 @@ OBSERVED = [
 ]
 
 
-class Recorder:
+class Noted(Recorder):
     """A recorder that notes what it gets."""
 
     def __init__(self) -> None:
@@ -47,16 +47,16 @@ class Recorder:
 
 
 @pytest.fixture
-def recorder(app: Celery) -> Iterator[Recorder]:
-    recorder = Recorder()
+def recorder(app: Celery) -> Iterator[Noted]:
+    recorder = Noted()
     before = {id(signal): list(signal.receivers or ()) for signal in OBSERVED}
-    connect(app, recorder)
+    recorder.connect(app)
     yield recorder
     for signal in OBSERVED:
         signal.receivers = before[id(signal)]
 
 
-def test_a_run_is_counted_and_timed(new_task: NewTask, recorder: Recorder) -> None:
+def test_a_run_is_counted_and_timed(new_task: NewTask, recorder: Noted) -> None:
     deliver(new_task())
     assert recorder.got == [
         ("acquired", "t"), ("held", "t", 1), ("acquire", "t"),
@@ -66,7 +66,7 @@ def test_a_run_is_counted_and_timed(new_task: NewTask, recorder: Recorder) -> No
 
 @pytest.mark.parametrize("policy", ["skip", "complete", "raise"])
 def test_a_conflict_is_counted_by_its_policy(
-    new_task: NewTask, node: OneNode, recorder: Recorder, policy: str
+    new_task: NewTask, node: OneNode, recorder: Noted, policy: str
 ) -> None:
     node.held["t"] = HOLDER, 1e9
     deliver(new_task(lock_on_conflict=policy))
@@ -75,7 +75,7 @@ def test_a_conflict_is_counted_by_its_policy(
 
 @pytest.mark.parametrize("policy", ["reschedule", "coalesce"])
 def test_a_requeued_message_counts_by_policy_and_by_reason(
-    new_task: NewTask, node: OneNode, recorder: Recorder, policy: str
+    new_task: NewTask, node: OneNode, recorder: Noted, policy: str
 ) -> None:
     node.held["t"] = HOLDER, 1e9
     deliver(new_task(lock_on_conflict=policy))
@@ -83,7 +83,7 @@ def test_a_requeued_message_counts_by_policy_and_by_reason(
 
 
 def test_an_execution_without_a_quorum_is_counted_by_its_outcome(
-    new_task: NewTask, node: OneNode, recorder: Recorder
+    new_task: NewTask, node: OneNode, recorder: Noted
 ) -> None:
     node.is_up = False
     deliver(new_task())
@@ -91,7 +91,7 @@ def test_an_execution_without_a_quorum_is_counted_by_its_outcome(
     assert recorder.got == expected
 
 
-def test_a_wait_is_a_gauge_and_a_time(new_task: NewTask, node: OneNode, recorder: Recorder) -> None:
+def test_a_wait_is_a_gauge_and_a_time(new_task: NewTask, node: OneNode, recorder: Noted) -> None:
     node.held["t"] = HOLDER, node.clock.now() + 3
     deliver(new_task(lock_on_conflict="wait", lock_wait=5))
     assert recorder.got[:3] == [("waiting", "t", 1), ("waiting", "t", -1), ("wait", "t")]
@@ -99,14 +99,14 @@ def test_a_wait_is_a_gauge_and_a_time(new_task: NewTask, node: OneNode, recorder
 
 
 def test_a_duplicate_call_is_counted_as_not_published(
-    new_task: NewTask, node: OneNode, recorder: Recorder
+    new_task: NewTask, node: OneNode, recorder: Noted
 ) -> None:
     node.held["t"] = WAITING, 1e9
     new_task(lock_lifetime="until_executed").delay()
     assert recorder.got == [("conflicts", "t", "not_published")]
 
 
-def test_a_lost_lease_is_not_counted_as_released(app: Celery, recorder: Recorder) -> None:
+def test_a_lost_lease_is_not_counted_as_released(app: Celery, recorder: Noted) -> None:
     class Lost:
         lost = True
         acquired_at = 0.0
@@ -123,14 +123,14 @@ def test_a_lost_lease_is_not_counted_as_released(app: Celery, recorder: Recorder
     assert recorder.got == [("lost", "t"), ("held", "t", -1), ("hold", "t")]
 
 
-def test_tasks_and_nodes_of_another_app_are_not_recorded(app: Celery, recorder: Recorder) -> None:
+def test_tasks_and_nodes_of_another_app_are_not_recorded(app: Celery, recorder: Noted) -> None:
     with Celery("other", set_as_current=False) as other:
         ours.nodes_checked.send(sender=other, votes=1, nodes=1, needed=1)
     ours.nodes_checked.send(sender=app, votes=3, nodes=5, needed=3)
     assert recorder.got == [(3, 5, 3)]
 
 
-def test_a_tick_is_counted_by_the_entrys_task(recorder: Recorder) -> None:
+def test_a_tick_is_counted_by_the_entrys_task(recorder: Noted) -> None:
     class Entry:
         task = "idle"
 

@@ -112,7 +112,7 @@ def test_a_lost_lease_is_an_event_and_marks_the_hold(app: Celery, observed: Obse
     @app.task(base=SingletonTask, bind=True, name="t", lock_key=[])
     def body(self: SingletonTask) -> None:
         assert self.lease
-        self.lease.is_lost = True
+        self.lease.backing.is_lost = True
 
     with observed.tracers.get_tracer("test").start_as_current_span("run/t"):
         deliver(body)

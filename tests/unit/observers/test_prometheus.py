@@ -79,8 +79,21 @@ def test_beat_shows_its_scheduled_tasks_at_zero(app: Celery, registry: Any) -> N
     registry, metrics = registry
     app.conf.beat_schedule = {"often": {"task": "idle", "schedule": 1.0}}
     metrics.is_beat = True
-    given = {"task": "idle", "outcome": "published"}
-    assert registry.get_sample_value("celery_redlock_ticks_total", given) == 0.0
+    for outcome in ("published", "elsewhere", "missed", "twice"):
+        given = {"task": "idle", "outcome": outcome}
+        assert registry.get_sample_value("celery_redlock_ticks_total", given) == 0.0
+
+
+def test_beat_shows_the_tasks_of_a_table_at_zero(app: Celery, registry: Any) -> None:
+    registry, metrics = registry
+    metrics.count("ticks", "early", "elsewhere")
+    metrics.begin_beat([SimpleNamespace(task="nightly")])
+    metrics.count("ticks", "later", "published")
+    for task, elsewhere in (("nightly", 0.0), ("later", 0.0), ("early", 1.0)):
+        given = {"task": task, "outcome": "elsewhere"}
+        assert registry.get_sample_value("celery_redlock_ticks_total", given) == elsewhere
+        given = {"task": task, "outcome": "missed"}
+        assert registry.get_sample_value("celery_redlock_ticks_total", given) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -122,7 +135,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     # Receivers stay connected for as long as the process runs, those of a test must not.
     for signal in (worker_process_init, beat_init, beat_embedded_init):
         monkeypatch.setattr(signal, "receivers", list(signal.receivers or []))
-    monkeypatch.setattr(prometheus, "connect", lambda _app, _recorder: None)
+    monkeypatch.setattr(prometheus.PrometheusMetrics, "connect", lambda _metrics, _app: None)
     return calls
 
 
@@ -131,6 +144,7 @@ class Beat:
 
     def __init__(self, app: object) -> None:
         self.app = app
+        self.scheduler = SimpleNamespace(schedule={})
 
 
 def step_of(app: Celery, **ports: Any) -> tuple[Any, PrometheusMetrics]:

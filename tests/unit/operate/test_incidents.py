@@ -58,19 +58,17 @@ def test_the_latest_come_first_and_the_oldest_are_forgotten() -> None:
 
 
 def test_events_of_the_app_are_received() -> None:
-    with Celery("bank", broker="memory://incidents", set_as_current=False) as app:
-        incidents = Incidents(app)
-        incidents.start()
-        try:
-            eventually(lambda: incidents.problem is None)
-            fields = {name: CONFLICT[name] for name in ("name", "uuid", "key", "holder", "becomes")}
-            with app.connection_for_write() as connection:
-                dispatcher = app.events.Dispatcher(connection, hostname="w1")
-                dispatcher.send("task-deduplicated", **fields)
-                dispatcher.send("task-started", uuid="t-2")
-            eventually(lambda: incidents.latest)
-        finally:
-            incidents.stop()
+    with (
+        Celery("bank", broker="memory://incidents", set_as_current=False) as app,
+        Incidents(app) as incidents,
+    ):
+        eventually(lambda: incidents.problem is None)
+        fields = {name: CONFLICT[name] for name in ("name", "uuid", "key", "holder", "becomes")}
+        with app.connection_for_write() as connection:
+            dispatcher = app.events.Dispatcher(connection, hostname="w1")
+            dispatcher.send("task-deduplicated", **fields)
+            dispatcher.send("task-started", uuid="t-2")
+        eventually(lambda: incidents.latest)
     [incident] = incidents.latest
     assert (incident.key, incident.holder, incident.worker) == ("k", "t-1", "w1")
 
@@ -78,8 +76,23 @@ def test_events_of_the_app_are_received() -> None:
 def test_a_broker_that_is_away_is_told() -> None:
     with Celery("bank", broker="redis://127.0.0.1:1", set_as_current=False) as app:
         incidents = Incidents(app)
-        incidents.start()
-        try:
+        assert incidents.conflict_rate(0.0) == "not measured yet"
+        with incidents:
             eventually(lambda: "Connection refused" in (incidents.problem or ""))
-        finally:
-            incidents.stop()
+            assert "refused" in str(incidents.conflict_rate(0.0))
+
+
+def test_without_an_app_the_rate_of_conflicts_is_unknown() -> None:
+    with Incidents(None) as incidents:
+        assert str(incidents.conflict_rate(0.0)).startswith("unknown without an app")
+
+
+def test_conflicts_are_counted_from_one_look_to_the_next() -> None:
+    incidents = Incidents(Celery("bank", set_as_current=False))
+    incidents.problem = None
+    assert incidents.conflict_rate(0.0) == "not measured yet"
+    for kind in ("task-deduplicated", "task-lock-lost", "task-deduplicated"):
+        incidents.note(CONFLICT | {"type": kind})
+    assert incidents.conflict_rate(4.0) == 0.5
+    assert incidents.conflict_rate(4.0) == "not measured yet", "no time has passed"
+    assert incidents.conflict_rate(5.0) == 0.0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from celery_redlock.operate.listing import BATCH, each_lock
-from celery_redlock.operate.locks import View
-from celery_redlock.operate.views import look
+from celery_redlock.operate.views import look, reads_in_part, viewing
 from celery_redlock.redlock.lease import new_owner
+from celery_redlock.redlock.protocol.replies import Busy
 from tests.support.fakes.operated import Operated
 
 
@@ -20,7 +22,7 @@ def test_a_listing_that_is_not_read_to_its_end_leaves_no_reply_behind(three: Ope
         listing.close()  # type: ignore[attr-defined]
         for key in keys:
             views = look(nodes, "redlock", key)
-            assert [view.owner for view in views if isinstance(view, View)] == [owners[key]] * 3
+            assert [view.holder for view in views if isinstance(view, Busy)] == [owners[key]] * 3
         assert sorted(lock.key for lock in each_lock(nodes, "redlock")) == sorted(keys)
 
 
@@ -79,3 +81,44 @@ def test_no_command_examines_more_keys_than_a_batch_has(three: Operated) -> None
         three[0].execute = measure  # type: ignore[method-assign]
         assert len(list(each_lock(nodes, "redlock"))) == BATCH + 10
     assert 0 < longest <= BATCH
+
+
+@pytest.mark.parametrize("refused", [(), ("GETRANGE",)], ids=["in part", "whole"])
+def test_a_value_too_long_for_an_owner_is_one_bad_row(
+    three: Operated, refused: tuple[str, ...]
+) -> None:
+    redlock = three.redlock()
+    owner = redlock.acquire("good", 30).owner
+    for node in (three[0], three[1], three[2]):
+        node.execute(("SET", "redlock:{bad}", "x" * 2000, "PX", "60000"))
+        node.execute(("SET", "redlock:{bad}:floor", "x" * 2000, "PX", "60000"))
+    for command in refused:
+        three[1].refused[command] = "NOPERM this user has no permissions"
+    with three.opened() as nodes:
+        locks = {lock.key: lock for lock in each_lock(nodes, "redlock")}
+        views = look(nodes, "redlock", "bad")
+    assert locks["good"].owner == owner
+    bad = locks["bad"]
+    assert bad.owner == f"{'x' * 100}… (more than 1024 bytes: no owner)"
+    assert (bad.votes, bad.token, bad.task_id) == (3, 0, None)
+    assert [(view.holder, view.floor) for view in views if isinstance(view, Busy)] == [
+        (bad.owner, 0)
+    ] * 3
+
+
+def test_no_more_of_a_value_is_read_than_an_owner_has(three: Operated) -> None:
+    with three.opened() as nodes:
+        assert reads_in_part(nodes, b"x")
+        assert [command[0] for command in viewing([b"x"], in_part=True)].count("MGET") == 0
+        three[2].refused["GETRANGE"] = "NOPERM this user has no permissions"
+        assert not reads_in_part(nodes, b"x")
+
+
+def test_a_key_that_is_no_value_is_no_lock(three: Operated) -> None:
+    redlock = three.redlock()
+    redlock.acquire("good", 30)
+    for node in (three[0], three[1], three[2]):
+        node._data["redlock:{set}"] = ({"x"}, math.inf)
+    with three.opened() as nodes:
+        assert [lock.key for lock in each_lock(nodes, "redlock")] == ["good"]
+        assert nodes.errors == {}

@@ -8,21 +8,31 @@ import pytest
 
 from celery_redlock.config.declared_options import lock_options
 from celery_redlock.config.options import LockOptions, OnConflict
-from celery_redlock.operate.lock_view import LockView, next_call
-from celery_redlock.operate.locks import View, lock_of
-from celery_redlock.operate.removal import consequence
+from celery_redlock.operate import lock_view
+from celery_redlock.operate.lock_view import LockView
+from celery_redlock.redlock.inspection import Judgement, State
 from celery_redlock.redlock.lease import new_owner
-from celery_redlock.redlock.protocol.replies import Failed
+from celery_redlock.redlock.protocol.replies import Busy, Failed
 
-HELD = View(new_owner("task-1"), 9, 5)
-OTHER = View(new_owner("task-2"), 9, 6)
-RESERVED = View(new_owner("task-3", is_reservation=True), 9, 0)
-FREE = View("", 0, 0)
+HELD = Busy(new_owner("task-1"), 9000, 5)
+OTHER = Busy(new_owner("task-2"), 9000, 6)
+RESERVED = Busy(new_owner("task-3", is_reservation=True), 9000, 0)
+FREE = Busy("", 0, 0)
 DOWN = Failed("down")
 
 
-def view(*views: View | Failed, pending: tuple[View | Failed, ...] = ()) -> LockView:
+def view(*views: Busy | Failed, pending: tuple[Busy | Failed, ...] = ()) -> LockView:
     return LockView("k", ["a", "b", "c"], views, pending)
+
+
+def next_call(view: LockView, options: LockOptions | None, *silent: State) -> str:
+    """Return what a call gets of nodes of which the first are `silent`."""
+    states = [*silent, State.VOTES, State.VOTES, State.VOTES]
+    judged = [
+        Judgement(node, state, None if state is State.VOTES else state.value)
+        for node, state in zip(view.names, states, strict=False)
+    ]
+    return lock_view.next_call(view, options, judged)
 
 
 def options(**declared: Any) -> LockOptions:
@@ -34,12 +44,12 @@ def options(**declared: Any) -> LockOptions:
 @pytest.mark.parametrize(
     "views", [(FREE, FREE, FREE), (HELD, FREE, FREE), (FREE, DOWN, FREE), (FREE, HELD, FREE)]
 )
-def test_a_quorum_of_free_nodes_grants_the_lock(views: tuple[View, ...]) -> None:
+def test_a_quorum_of_free_nodes_grants_the_lock(views: tuple[Busy, ...]) -> None:
     assert next_call(view(*views), options()).startswith("it acquires the lock")
 
 
 @pytest.mark.parametrize("views", [(HELD, HELD, HELD), (HELD, HELD, FREE), (HELD, DOWN, HELD)])
-def test_a_holder_with_a_majority_refuses_it(views: tuple[View, ...]) -> None:
+def test_a_holder_with_a_majority_refuses_it(views: tuple[Busy, ...]) -> None:
     for policy in OnConflict:
         said = next_call(view(*views), options(on_conflict=policy.value))
         assert said.startswith("task-1 holds the lock: it ")
@@ -48,14 +58,31 @@ def test_a_holder_with_a_majority_refuses_it(views: tuple[View, ...]) -> None:
 
 
 @pytest.mark.parametrize("views", [(HELD, OTHER, FREE), (HELD, DOWN, FREE)])
-def test_split_nodes_grant_it_to_nobody_yet(views: tuple[View, ...]) -> None:
+def test_split_nodes_grant_it_to_nobody_yet(views: tuple[Busy, ...]) -> None:
     assert next_call(view(*views), options()).startswith("the nodes are split")
 
 
 def test_without_a_quorum_nothing_is_known() -> None:
-    said = next_call(view(FREE, DOWN, DOWN), options(on_unavailable="raise"))
-    assert said.startswith("no quorum: 1 of 3 nodes answered, 2 are needed")
+    down = [State.DOWN, State.DOWN]
+    said = next_call(view(DOWN, DOWN, FREE), options(on_unavailable="raise"), *down)
+    assert said.startswith("no quorum: 1 of 3 nodes vote, 2 are needed (a: down; b: down)")
     assert said.endswith(": raise")
+
+
+@pytest.mark.parametrize("state", [State.REFUSES, State.GUARDED, State.SLOW, State.UNFIT])
+def test_free_nodes_that_do_not_vote_grant_nothing(state: State) -> None:
+    said = next_call(view(FREE, FREE, FREE), None, state, state)
+    assert said.startswith("no quorum: 1 of 3 nodes vote")
+    assert next_call(view(FREE, FREE, FREE), None, state).startswith("it acquires the lock")
+
+
+def test_nodes_that_refuse_to_write_name_the_holder() -> None:
+    full = [State.REFUSES, State.REFUSES]
+    assert next_call(view(HELD, HELD, HELD), None, *full).startswith("task-1 holds the lock")
+    at_publish = options(lifetime="until_executed")
+    said = next_call(view(RESERVED, RESERVED, FREE), at_publish, *full)
+    assert said.startswith("task-3 holds it: delay() returns")
+    assert next_call(view(FREE, FREE, FREE), at_publish, *full).startswith("no quorum")
 
 
 @pytest.mark.parametrize("lifetime", ["until_executing", "until_executed", "until_expired"])
@@ -82,27 +109,8 @@ def test_a_coalesced_call_is_skipped_while_another_one_waits() -> None:
     assert "task-3 has the pending slot: it ends as REVOKED" in next_call(waiting, coalesce)
 
 
-@pytest.mark.parametrize(
-    ("key", "held", "declared", "says"),
-    [
-        ("k", HELD, {}, "LeaseLost is raised in it"),
-        ("k", HELD, {"on_lost": "continue"}, "it goes on"),
-        ("k", HELD, {"lifetime": "until_expired"}, "the period of a throttle"),
-        ("k", RESERVED, {}, "the message stays in the queue"),
-        ("k%next", RESERVED, {}, "the waiting message still comes back"),
-        ("%beat:a@0:e:s", RESERVED, {}, "publishes the tick again"),
-    ],
-)
-def test_the_consequence_of_a_release_depends_on_its_kind(
-    key: str, held: View, declared: dict[str, Any], says: str
-) -> None:
-    lock = lock_of(key, [held])
-    assert lock
-    assert says in consequence(lock, options(**declared))
-
-
 def test_the_view_of_a_pending_slot_has_none_itself() -> None:
     slot = LockView("k%next", ["a"], [RESERVED])
     assert slot.pending is None
     assert slot.lock
-    assert slot.as_json(1.0, None)["pending"] is None
+    assert slot.as_json(1.0, "it waits")["pending"] is None

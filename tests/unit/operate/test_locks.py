@@ -6,14 +6,14 @@ import fnmatch
 
 import pytest
 
-from celery_redlock.operate.locks import Kind, View, escaped, lock_of, task_in
+from celery_redlock.operate.locks import Kind, Lock, by_age, escaped, lock_of, task_in
 from celery_redlock.redlock.lease import new_owner
-from celery_redlock.redlock.protocol.replies import Failed
+from celery_redlock.redlock.protocol.replies import Busy, Failed
 
 T = 1_763_800_000_000_000
 MINE = new_owner("task-1", "host-1")
 OTHERS = new_owner("task-2", "host-2")
-FREE = View("", 0.0, 0)
+FREE = Busy("", 0, 0)
 DOWN = Failed("down")
 
 
@@ -22,7 +22,9 @@ def test_a_key_that_no_node_has_is_free() -> None:
 
 
 def test_a_lock_has_its_owner_s_votes_and_its_nodes_token() -> None:
-    lock = lock_of("bank.sync:1", [View(MINE, 9, T), View(MINE, 8, T - 5), View("", 0, T + 9)])
+    lock = lock_of(
+        "bank.sync:1", [Busy(MINE, 9000, T), Busy(MINE, 8000, T - 5), Busy("", 0, T + 9)]
+    )
     assert lock
     assert (lock.votes, lock.nodes, lock.has_majority, lock.token) == (2, 3, True, T)
     assert (lock.task_id, lock.host, lock.task) == ("task-1", "host-1", "bank.sync")
@@ -30,7 +32,7 @@ def test_a_lock_has_its_owner_s_votes_and_its_nodes_token() -> None:
 
 
 def test_it_expires_when_fewer_than_a_quorum_have_it() -> None:
-    views = [View(MINE, 9, T), View(MINE, 3, T), View(MINE, 7, T)]
+    views = [Busy(MINE, 9000, T), Busy(MINE, 3000, T), Busy(MINE, 7000, T)]
     lock = lock_of("k", views)
     assert lock
     assert lock.remaining == 7.0
@@ -41,8 +43,8 @@ def test_it_expires_when_fewer_than_a_quorum_have_it() -> None:
 
 @pytest.mark.parametrize("first", [0, 1, 2])
 def test_of_two_owners_the_one_with_more_nodes_counts(first: int) -> None:
-    views = [View(MINE, 9, T), View(MINE, 9, T), View(MINE, 9, T)]
-    views[first] = View(OTHERS, 99, T + 7)
+    views = [Busy(MINE, 9000, T), Busy(MINE, 9000, T), Busy(MINE, 9000, T)]
+    views[first] = Busy(OTHERS, 99000, T + 7)
     lock = lock_of("k", views)
     assert lock
     assert (lock.owner, lock.votes, lock.token) == (MINE, 2, T)
@@ -59,15 +61,47 @@ def test_of_two_owners_the_one_with_more_nodes_counts(first: int) -> None:
 )
 def test_the_kind_follows_from_key_and_owner(key: str, *, is_reservation: bool, kind: Kind) -> None:
     owner = new_owner("t", is_reservation=is_reservation)
-    lock = lock_of(key, [View(owner, 1, T)])
+    lock = lock_of(key, [Busy(owner, 1000, T)])
     assert lock
     assert lock.kind is kind
     assert (lock.token == 0) is is_reservation
 
 
+def lock_since(seconds: float, *, is_reservation: bool) -> Lock:
+    since_us = round(seconds * 1e6)
+    owner = new_owner("t", is_reservation=True, since_us=since_us) if is_reservation else MINE
+    lock = lock_of("k", [Busy(owner, 1000, since_us)])
+    assert lock
+    return lock
+
+
+def test_a_reservation_has_an_age_though_no_token() -> None:
+    lock = lock_since(T / 1e6, is_reservation=True)
+    assert lock.token == 0
+    assert lock.age(T / 1e6 + 5) == pytest.approx(5.0)
+    assert lock.age(T / 1e6 - 5) == 0.0
+    assert lock.since
+    assert lock.since.timestamp() == pytest.approx(T / 1e6)
+    shown = lock.as_json(T / 1e6 + 5)
+    assert (shown["age"], shown["since"]) == (5.0, lock.since.isoformat())
+
+
+def test_leases_come_first_and_the_longest_held_of_each() -> None:
+    start = T / 1e6
+    leases = [
+        lock_since(start + 1, is_reservation=False),
+        lock_since(start + 3, is_reservation=False),
+    ]
+    reserved = [lock_since(start, is_reservation=True), lock_since(start + 2, is_reservation=True)]
+    unknown = lock_of("k", [Busy(new_owner("t", is_reservation=True), 1000, T)])
+    assert unknown
+    mixed = [unknown, *reserved[::-1], *leases[::-1]]
+    assert sorted(mixed, key=by_age) == [*leases, *reserved, unknown]
+
+
 @pytest.mark.parametrize("floor", [-1, 2**53 + 1])
 def test_an_invalid_floor_is_no_token(floor: int) -> None:
-    lock = lock_of("k", [View(MINE, 1, floor)])
+    lock = lock_of("k", [Busy(MINE, 1000, floor)])
     assert lock
     assert lock.token == 0
     assert lock.age(1.0) is None
@@ -75,7 +109,7 @@ def test_an_invalid_floor_is_no_token(floor: int) -> None:
 
 
 def test_an_owner_is_not_shown() -> None:
-    lock = lock_of("k", [View(MINE, 1, T)])
+    lock = lock_of("k", [Busy(MINE, 1000, T)])
     assert lock
     nonce = MINE.partition(":")[0]
     assert nonce not in repr(lock) + str(lock.as_json(1.0))

@@ -23,10 +23,44 @@ def test_many_viewers_cost_the_nodes_one_look(three: Operated) -> None:
     snapshots = Snapshots(three.target(), 10, lambda: seconds(three))
     first = snapshots.get()
     redlock.acquire("k", 30)
-    assert snapshots.get() is first
-    assert snapshots.get("k").overview.found == 1
+    assert snapshots.get() == first
+    assert snapshots.get("k").found == 0
     three.sleep(1.0)
-    assert snapshots.get().overview.found == 1
+    assert snapshots.get().found == 1
+
+
+def test_many_filters_cost_the_nodes_one_look(
+    three: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redlock, reads = three.redlock(), []
+    for number in range(20):
+        redlock.acquire(f"k{number}x", 30)
+    redlock.reserve("k1y", 30)
+
+    def counted(*args: Any) -> Overview:
+        reads.append(args)
+        return read_overview(*args)
+
+    monkeypatch.setattr(module, "read_overview", counted)
+    snapshots = Snapshots(three.target(), 10, lambda: seconds(three))
+    found = [snapshots.get(f"k{number}x") for number in range(20)]
+    assert [([lock.key for lock in one.oldest], one.found) for one in found] == [
+        ([f"k{number}x"], 1) for number in range(20)
+    ]
+    assert snapshots.get(kind="reserved").found == 1
+    assert (len(snapshots.get().oldest), snapshots.get().found) == (10, 21)
+    assert len(reads) == 1
+
+
+def test_beyond_what_is_kept_a_filter_says_how_many_it_searches(three: Operated) -> None:
+    redlock = three.redlock()
+    for number in range(4):
+        redlock.acquire(f"k{number}", 30)
+        three.sleep(0.1)
+    snapshots = Snapshots(three.target(), 2, lambda: seconds(three), kept=3)
+    assert (snapshots.get().found, snapshots.get().searched) == (4, 3)
+    assert snapshots.get("k3").found == 0
+    assert Snapshots(three.target(), 2, lambda: seconds(three), kept=4).get().searched is None
 
 
 def test_the_nodes_rest_longer_than_a_look_took(
@@ -40,9 +74,9 @@ def test_the_nodes_rest_longer_than_a_look_took(
     snapshots = Snapshots(three.target(), 10, lambda: seconds(three))
     first = snapshots.get()
     three.sleep(9.0)
-    assert snapshots.get() is first
+    assert snapshots.get().at == first.at
     three.sleep(1.0)
-    assert snapshots.get() is not first
+    assert snapshots.get().at > first.at
 
 
 def test_ticks_are_kept_for_an_hour_after_the_nodes_forgot_them(three: Operated) -> None:
@@ -59,17 +93,36 @@ def test_ticks_are_kept_for_an_hour_after_the_nodes_forgot_them(three: Operated)
 
 def test_claims_are_not_among_the_locks(three: Operated) -> None:
     three.redlock().reserve("%beat:bank@0:poll:2026-01-01T00:00:00Z", 30, label="id")
-    overview = Snapshots(three.target(), 10, lambda: seconds(three)).get().overview
+    overview = Snapshots(three.target(), 10, lambda: seconds(three)).get()
     assert (overview.oldest, overview.found, overview.counts) == ([], 0, {"claim": 1})
 
 
-@pytest.mark.parametrize(("late", "is_published"), [(5, False), (120, True)])
-def test_the_end_of_a_mark_is_no_new_claim(
-    three: Operated, late: float, *, is_published: bool
-) -> None:
+@pytest.mark.parametrize(("late", "state"), [(5, "claimed"), (120, "published")])
+def test_the_end_of_a_mark_is_no_new_claim(three: Operated, late: float, state: str) -> None:
     three.redlock().reserve("%beat:bank@0:poll:2026-01-01T00:00:00Z", 9, label="id")
     [tick] = Snapshots(three.target(), 10, lambda: 1_767_225_600.0 + late).get().ticks
-    assert tick.is_published is is_published
+    assert tick.state == state
+
+
+def test_a_missed_tick_is_shown_as_such_until_it_is_published(three: Operated) -> None:
+    key, at = "%beat:bank@0:poll:2026-01-01T00:00:00Z", 1_767_225_600.0
+    redlock = three.redlock()
+    times = [at + 10]
+    snapshots = Snapshots(three.target(), 10, lambda: times[-1])
+    redlock.reserve(key, 9, label="id")  # its claimant died
+    assert [tick.state for tick in snapshots.get().ticks] == ["claimed"]
+    redlock.reserve(f"{key}:missed", 86_400, label="id")
+    for later in (20, 120):
+        times.append(at + later)
+        snapshot = snapshots.get()
+        assert [tick.state for tick in snapshot.ticks] == ["missed"]
+        assert [tick.slot for tick in snapshot.missed] == ["2026-01-01T00:00:00Z"]
+        assert snapshot.counts["missed"] == 1
+    three.sleep(10)
+    redlock.reserve(key, 120, label="id")
+    times.append(at + 200)
+    assert [tick.state for tick in snapshots.get().ticks] == ["published"]
+    assert snapshots.get().missed == []
 
 
 def test_viewers_get_the_snapshot_before_while_another_is_taken(three: Operated) -> None:
@@ -88,7 +141,7 @@ def test_viewers_get_the_snapshot_before_while_another_is_taken(three: Operated)
         renewed = threads.submit(snapshots.get)
         try:
             assert is_renewing.wait(60)
-            assert snapshots.get() is first
+            assert snapshots.get().at == first.at
         finally:
             may_end.set()
-        assert renewed.result(60) is not first
+        assert renewed.result(60).at > first.at

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redlock.operate.locks import Lock, View, lock_of
-from celery_redlock.operate.timeline import Tick, tick_of, timeline_of
+from celery_redlock.operate.locks import Lock, lock_of
+from celery_redlock.operate.timeline import Tick, certain, tick_of, timeline_of
 from celery_redlock.redlock.lease import new_owner
+from celery_redlock.redlock.protocol.replies import Busy
 
 SLOT = "2026-01-01T00:00:00Z"
 AT = 1_767_225_600.0
@@ -14,16 +15,33 @@ AT = 1_767_225_600.0
 
 def claim(key: str, remaining: float) -> Lock:
     owner = new_owner("id", "beat-a", is_reservation=True)
-    lock = lock_of(key, [View(owner, remaining, 0)])
+    lock = lock_of(key, [Busy(owner, round(remaining * 1000), 0)])
     assert lock
     return lock
 
 
-@pytest.mark.parametrize(("remaining", "is_published"), [(120.0, True), (9.0, False)])
-def test_a_claim_tells_entry_slot_and_replica(remaining: float, *, is_published: bool) -> None:
+@pytest.mark.parametrize(("remaining", "state"), [(120.0, "published"), (9.0, "claimed")])
+def test_a_claim_tells_entry_slot_and_replica(remaining: float, state: str) -> None:
     tick = tick_of(claim(f"%beat:my%20bank@0123:close%3Aday:{SLOT}", remaining))
-    assert tick == Tick("my bank", "close:day", SLOT, "beat-a", is_published)
+    assert tick == Tick("my bank", "close:day", SLOT, "beat-a", state)
     assert tick.at == AT
+
+
+def test_a_note_tells_that_a_tick_was_missed() -> None:
+    tick = tick_of(claim(f"%beat:my%20bank@0123:close%3Aday:{SLOT}:missed", 80_000.0))
+    assert tick == Tick("my bank", "close:day", SLOT, "beat-a", "missed")
+    assert timeline_of([tick], AT, most=9).rows == {
+        ("my bank", "close:day"): {"beat-a": [(100.0, tick)]}
+    }
+
+
+def test_a_tick_that_another_replica_has_published_was_not_missed() -> None:
+    def tick(second: int, replica: str, state: str) -> Tick:
+        return Tick("bank", "close", at(second), replica, state)
+
+    missed, published = tick(0, "a", "missed"), tick(0, "b", "published")
+    late, claimed = tick(1, "a", "missed"), tick(1, "b", "claimed")
+    assert certain([missed, published, late, claimed]) == [published, late, claimed]
 
 
 @pytest.mark.parametrize("key", ["%beat:", "%beat:a:b", "%beat:a@0:b:soon"])
@@ -37,17 +55,17 @@ def at(seconds: int) -> str:
 
 def test_each_entry_has_a_lane_for_each_replica_of_its_app() -> None:
     ticks = [
-        Tick("bank", "poll", at(60), "beat-b", is_published=False),
-        Tick("bank", "poll", at(0), "beat-a", is_published=True),
-        Tick("bank", "close", at(30), "beat-a", is_published=True),
-        Tick("shop", "close", at(30), "beat-z", is_published=True),
+        Tick("bank", "poll", at(60), "beat-b", "claimed"),
+        Tick("bank", "poll", at(0), "beat-a", "published"),
+        Tick("bank", "close", at(30), "beat-a", "published"),
+        Tick("shop", "close", at(30), "beat-z", "published"),
     ]
     timeline = timeline_of(ticks, AT + 120, most=2)
     assert (timeline.minutes, timeline.hidden) == (2, 1)
     shown = {
-        (row.app, row.entry, lane.replica): [dot.percent for dot in lane.dots]
-        for row in timeline.rows
-        for lane in row.lanes
+        (app, entry, replica): [percent for percent, _ in dots]
+        for (app, entry), lanes in timeline.rows.items()
+        for replica, dots in lanes.items()
     }
     assert shown == {
         ("bank", "close", "beat-a"): [25.0],
@@ -58,10 +76,9 @@ def test_each_entry_has_a_lane_for_each_replica_of_its_app() -> None:
 
 
 def test_a_tick_of_a_clock_that_is_ahead_is_now() -> None:
-    tick = Tick("bank", "poll", at(90), "beat-a", is_published=True)
-    [row] = timeline_of([tick], AT, most=9).rows
-    assert row.lanes[0].dots[0].percent == 100.0
+    tick = Tick("bank", "poll", at(90), "beat-a", "published")
+    assert timeline_of([tick], AT, most=9).rows["bank", "poll"] == {"beat-a": [(100.0, tick)]}
 
 
 def test_without_ticks_the_timeline_is_empty() -> None:
-    assert timeline_of([], AT, most=9) == ([], 1, 0)
+    assert timeline_of([], AT, most=9) == ({}, 1, 0)

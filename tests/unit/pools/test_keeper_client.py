@@ -16,7 +16,7 @@ from celery_redlock import pools
 from celery_redlock.messages import reservation
 from celery_redlock.pools import pool_process
 from celery_redlock.pools.keeper_client import CALL, KeeperClient
-from celery_redlock.pools.lease_record import Attempt, LeaseRecord
+from celery_redlock.pools.lease_record import LeaseRecord
 from celery_redlock.pools.lease_table import ROWS, Phase, SharedLeaseTable
 from celery_redlock.redlock import Lease, LockHeld
 from celery_redlock.redlock.lease import new_owner
@@ -71,10 +71,9 @@ def pipe() -> Iterator[Pipe]:
 
 
 def new_client(table: SharedLeaseTable, pipe: Pipe, index: int = 3) -> KeeperClient:
-    redlock = cast(TaskLock, SimpleNamespace(clock=FakeClock(0.0)))
-    client = KeeperClient(pipe.writing, table, index, redlock, lambda: None)
-    vars(client._watch)["add"] = lambda lease: None  # it has a thread
-    return client
+    keeper = SimpleNamespace(watch=lambda *_: None)
+    redlock = cast(TaskLock, SimpleNamespace(clock=FakeClock(0.0), keeper=keeper))
+    return KeeperClient(pipe.writing, table, index, redlock, lambda: None)
 
 
 @pytest.fixture
@@ -87,20 +86,20 @@ def child(table: SharedLeaseTable, pipe: Pipe) -> KeeperClient:
 
 
 def register(child: KeeperClient, lease: Lease) -> bool:
-    return child.register(lease, 0.0, None, comes_again=False)
+    return child.register(lease, 0.0, None, will_be_redelivered=False)
 
 
-def left(table: SharedLeaseTable) -> list[Attempt | LeaseRecord]:
+def left(table: SharedLeaseTable) -> list[LeaseRecord]:
     """Return what the rows would have if this process died now."""
     return [one for row in range(100) if (one := table.left_by(os.getpid(), row))]
 
 
 def announced(table: SharedLeaseTable) -> list[str]:
-    return [one.owner for one in left(table) if isinstance(one, Attempt)]
+    return [one.owner for one in left(table) if not one.token]
 
 
 def registered(table: SharedLeaseTable) -> list[str]:
-    return [one.owner for one in left(table) if isinstance(one, LeaseRecord)]
+    return [one.owner for one in left(table) if one.token]
 
 
 # --- leases ---------------------------------------------------------------------------------------
@@ -127,10 +126,10 @@ def test_a_record_has_all_that_the_keeper_needs(
 ) -> None:
     lease = new_lease()
     lease.superseded, lease.hold_until, lease.acquired_at = "s", 60.0, 1.0
-    assert child.register(lease, 3.0, "done", comes_again=True)
+    assert child.register(lease, 3.0, "done", will_be_redelivered=True)
     [record] = left(table)
     assert record == LeaseRecord.of(
-        lease, pid=os.getpid(), min_hold_until=3.0, done="done", comes_again=True
+        lease, pid=os.getpid(), min_hold_until=3.0, done="done", will_be_redelivered=True
     )
 
 
@@ -255,23 +254,64 @@ def test_an_interrupt_anywhere_leaves_all_rows_to_the_next_task(
     assert points > 50
 
 
+def test_an_interrupt_of_a_failed_release_leaves_all_rows_to_the_next_task(
+    table: SharedLeaseTable, pipe: Pipe
+) -> None:
+    child = new_client(table, pipe)
+    releasing: set[str] = set()
+    vars(child.redlock.keeper)["is_releasing"] = releasing.__contains__
+    struck: list[Lease] = []
+
+    def run(_: int) -> None:
+        lease = new_lease()
+        struck.append(lease)
+        releasing.add(lease.owner)
+        register(child, lease)
+        child.begin_release(lease)
+        child.leave_release(lease, 0.0, None)
+        child.withdraw_attempts()
+
+    points = 0
+    for _ in strikes(run, folder=FOLDER, opcodes=True):
+        points += 1
+        # After the task, which tried once more; the lock's own keeper has yet to hear of it.
+        child.end_release(struck.pop())
+        child.withdraw_attempts()
+        others = [new_lease() for _ in range(NESTED)]
+        assert sum(register(child, lease) for lease in others) >= NESTED - 1
+        releasing.clear()
+        child.withdraw_attempts()
+        assert not child._left
+        assert set(registered(table)) == {lease.owner for lease in child._leases}
+        for lease in list(child._leases):
+            child.end_release(lease)
+    assert points > 50
+
+
 def test_a_lease_that_ends_while_nobody_keeps_it_interrupts_the_body(
     table: SharedLeaseTable, pipe: Pipe
 ) -> None:
     expired: list[str] = []
-    clock = FakeClock(0.0)
-    redlock = cast(TaskLock, SimpleNamespace(clock=clock))
+    watched: list[Any] = []
+    keeper = SimpleNamespace(watch=lambda *told: watched.append(told))
+    redlock = cast(TaskLock, SimpleNamespace(clock=FakeClock(0.0), keeper=keeper))
     child = KeeperClient(pipe.writing, table, 3, redlock, lambda: expired.append("now"))
-    watched: list[Lease] = []
-    vars(child._watch)["add"] = watched.append
     lease = new_lease()
-    lease.backing.refresh = None
     assert register(child, lease)
-    assert watched == [lease]
-    clock.time = lease.deadline
-    lease.clock.time = lease.deadline  # type: ignore[attr-defined]
-    assert child._watch.check() == math.inf
+    [(one, on_lost)] = watched
+    assert one is lease
+    on_lost(lease)
     assert expired == ["now"]
+
+
+def test_a_lease_is_registered_though_no_thread_can_be_started(
+    child: KeeperClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(child.redlock.keeper, "watch", refuse)
+    assert register(child, new_lease())
 
 
 # --- attempts -------------------------------------------------------------------------------------
@@ -281,7 +321,7 @@ def test_an_attempt_is_announced_without_a_call(
     child: KeeperClient, table: SharedLeaseTable, pipe: Pipe
 ) -> None:
     child.announcer("k\udcff", 2.5)("owner-1")
-    assert left(table) == [Attempt(os.getpid(), "owner-1", "k\udcff", 2500)]
+    assert left(table) == [LeaseRecord(os.getpid(), "owner-1", "k\udcff", 0, 2500)]
     assert pipe.calls() == []
 
 
@@ -354,7 +394,7 @@ def test_a_reservation_is_announced_until_it_is_published(
 def test_what_a_dead_process_left_is_not_overwritten(
     child: KeeperClient, table: SharedLeaseTable
 ) -> None:
-    of_the_dead = Attempt(os.getpid() + 1, "of the dead", "k", 1000)
+    of_the_dead = LeaseRecord(os.getpid() + 1, "of the dead", "k", 0, 1000)
     for row in ROWS_OF_THREE:
         table.announce(row, of_the_dead)
     child.announcer("k", 1.0)("owner-1")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_redlock.pools.lease_record import Attempt, LeaseRecord, LeaseState, decode, encode
+from celery_redlock.pools.lease_record import LeaseRecord, LeaseState, decode, encode
 from celery_redlock.redlock import Lease
 from celery_redlock.redlock.lease import new_owner
 from tests.support.fakes.fake_clock import FakeClock
@@ -18,7 +18,6 @@ TEXTS = st.text(st.characters(exclude_categories=()))
 OWNERS = st.text(string.hexdigits + string.punctuation)
 COUNTS = st.integers(0, 2**63)
 TIMES = st.floats(allow_nan=False)
-ATTEMPTS = st.builds(Attempt, pid=COUNTS, owner=OWNERS, key=TEXTS, ttl_ms=COUNTS)
 LEASES = st.builds(
     LeaseRecord,
     pid=COUNTS,
@@ -32,10 +31,10 @@ LEASES = st.builds(
     superseded=TEXTS,
     min_hold_until=TIMES,
     done=st.none() | TEXTS,
-    comes_again=st.none() | st.booleans(),
+    will_be_redelivered=st.none() | st.booleans(),
 )
 STATES = st.builds(LeaseState, nonce=OWNERS, deadline=TIMES, is_lost=st.booleans())
-RECORDS = st.one_of(ATTEMPTS, LEASES, STATES)
+RECORDS = st.one_of(LEASES, STATES)
 
 
 def new_lease() -> Lease:
@@ -53,16 +52,14 @@ def new_lease() -> Lease:
 
 
 @given(RECORDS, st.binary())
-def test_a_record_survives_its_encoding(
-    record: Attempt | LeaseRecord | LeaseState, after_it: bytes
-) -> None:
+def test_a_record_survives_its_encoding(record: LeaseRecord | LeaseState, after_it: bytes) -> None:
     assert decode(encode(record) + after_it) == record
 
 
 @given(RECORDS, RECORDS, st.data())
 def test_a_record_partly_overwritten_is_one_or_none(
-    old: Attempt | LeaseRecord | LeaseState,
-    new: Attempt | LeaseRecord | LeaseState,
+    old: LeaseRecord | LeaseState,
+    new: LeaseRecord | LeaseState,
     data: st.DataObject,
 ) -> None:
     before, after = encode(old), encode(new)
@@ -76,12 +73,14 @@ def test_memory_that_was_never_written_has_no_record() -> None:
     assert decode(bytes(100)) is None
 
 
-@pytest.mark.parametrize("comes_again", [None, True, False])
-def test_a_lease_survives_its_record(comes_again: bool | None) -> None:
+@pytest.mark.parametrize("will_be_redelivered", [None, True, False])
+def test_a_lease_survives_its_record(will_be_redelivered: bool | None) -> None:
     lease = new_lease()
-    record = LeaseRecord.of(lease, pid=1, min_hold_until=3.0, done="d", comes_again=comes_again)
+    record = LeaseRecord.of(
+        lease, pid=1, min_hold_until=3.0, done="d", will_be_redelivered=will_be_redelivered
+    )
     assert (record.pid, record.min_hold_until, record.done) == (1, 3.0, "d")
-    assert record.comes_again is comes_again
+    assert record.will_be_redelivered is will_be_redelivered
     again = record.new_lease(lease.clock)
     assert again is not lease
     for name in set(Lease.__slots__) - {"backing"}:
@@ -95,6 +94,6 @@ def test_a_state_is_of_one_lease_only() -> None:
 
 
 def test_an_attempt_becomes_a_lease_of_its_whole_ttl() -> None:
-    lease = Attempt(1, "owner-1", "k", 2500).new_lease(FakeClock(4.0))
+    lease = LeaseRecord(1, "owner-1", "k", 0, 2500).new_lease(FakeClock(4.0))
     assert (lease.key, lease.owner, lease.token, lease.ttl_ms) == ("k", "owner-1", 0, 2500)
     assert lease.remaining() == pytest.approx(2.5)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.pools.lease_record import Attempt, LeaseRecord, encode
+from celery_redlock.pools.lease_record import LeaseRecord, encode
 from celery_redlock.pools.lease_table import Phase, SharedLeaseTable
 from celery_redlock.redlock import Lease, Redlock
 from celery_redlock.redlock.lease import new_owner
@@ -29,7 +29,7 @@ def new_lease() -> Lease:
 
 
 def record_of(lease: Lease) -> LeaseRecord:
-    return LeaseRecord.of(lease, pid=PID, min_hold_until=0.0, done=None, comes_again=None)
+    return LeaseRecord.of(lease, pid=PID, min_hold_until=0.0, done=None, will_be_redelivered=None)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_a_lease_is_updated_to_the_state_in_its_row(table: SharedLeaseTable) -> 
     table.update_lease(5, mine)
     assert mine.deadline == 17.0
     assert not mine.lost
-    known_to_main.is_lost = True
+    known_to_main.backing.is_lost = True
     table.write_state(5, known_to_main)
     table.update_lease(5, mine)
     assert mine.lost
@@ -55,7 +55,7 @@ def test_a_lease_is_updated_to_the_state_in_its_row(table: SharedLeaseTable) -> 
 
 def test_the_state_of_another_lease_updates_nothing(table: SharedLeaseTable) -> None:
     mine, another = new_lease(), new_lease()
-    another.deadline, another.is_lost = 99.0, True
+    another.deadline, another.backing.is_lost = 99.0, True
     table.write_state(5, another)
     table.update_lease(5, mine)
     assert mine.deadline == 10.0
@@ -72,7 +72,7 @@ def test_an_earlier_deadline_in_the_row_is_ignored(table: SharedLeaseTable) -> N
 def test_what_both_processes_write_to_a_row_stays(table: SharedLeaseTable) -> None:
     mine, extended = new_lease(), new_lease()
     extended.owner, extended.deadline = mine.owner, 17.0
-    table.announce(5, Attempt(PID, mine.owner, "k", 10_000))
+    table.announce(5, LeaseRecord(PID, mine.owner, "k", 0, 10_000))
     table.write_state(5, extended)
     table.hold(5, record_of(mine))
     table.update_lease(5, mine)
@@ -98,7 +98,7 @@ def test_a_lease_released_during_its_renewal_is_not_lost(table: SharedLeaseTable
     table.begin_release(5)
     error = redlock._extension.note_replies(lease, [Superseded()] * 3, 0.0)
     assert "released" in str(error)
-    assert not lease.is_lost
+    assert not lease.backing.is_lost
     assert not lease.lost
     redlock.close()
 
@@ -107,14 +107,14 @@ def test_a_lease_released_during_its_renewal_is_not_lost(table: SharedLeaseTable
 
 
 def test_an_attempt_too_long_for_a_row_is_not_announced(table: SharedLeaseTable) -> None:
-    table.announce(ROW, Attempt(PID, "owner-0", "k", 1000))
-    assert not table.announce(ROW, Attempt(PID, "owner-1", "k" * 4096, 1000))
+    table.announce(ROW, LeaseRecord(PID, "owner-0", "k", 0, 1000))
+    assert not table.announce(ROW, LeaseRecord(PID, "owner-1", "k" * 4096, 0, 1000))
     assert table.left_by(PID, ROW) is None
 
 
 def test_an_attempt_that_just_fits_is_announced(table: SharedLeaseTable) -> None:
-    attempt = Attempt(PID, "owner", "", 1000)
-    space = 1344 - 192  # between the attempt's place in a row and the lease's
+    attempt = LeaseRecord(PID, "owner", "", 0, 1000)
+    space = 1408 - 192  # between the attempt's place in a row and the lease's
     fits = attempt._replace(key="k" * (space - len(encode(attempt))))
     assert table.announce(ROW, fits)
     assert table.left_by(PID, ROW) == fits
@@ -122,7 +122,7 @@ def test_an_attempt_that_just_fits_is_announced(table: SharedLeaseTable) -> None
 
 
 def test_an_attempt_that_was_not_written_whole_is_none(table: SharedLeaseTable) -> None:
-    table.announce(ROW, Attempt(PID, "owner", "k", 1000))
+    table.announce(ROW, LeaseRecord(PID, "owner", "k", 0, 1000))
     at = table._map.find(b"owner", ROW * 4096)
     table._map[at] += 1
     assert table.left_by(PID, ROW) is None
@@ -135,7 +135,7 @@ def test_a_shutdown_is_known_to_the_processes_of_the_pool(table: SharedLeaseTabl
 
 
 def test_a_lease_too_long_for_a_row_leaves_its_attempt(table: SharedLeaseTable) -> None:
-    attempt, lease = Attempt(PID, "owner-0", "k", 1000), new_lease()
+    attempt, lease = LeaseRecord(PID, "owner-0", "k", 0, 1000), new_lease()
     table.announce(ROW, attempt)
     lease.key = "k" * 4096
     assert not table.hold(ROW, record_of(lease))
@@ -146,7 +146,7 @@ def test_rows_do_not_overlap(table: SharedLeaseTable) -> None:
     leases = {row: new_lease() for row in range(100)}
     for row, lease in leases.items():
         lease.key = "k" * 1000
-        assert table.announce(row, Attempt(PID, lease.owner, lease.key, 1000))
+        assert table.announce(row, LeaseRecord(PID, lease.owner, lease.key, 0, 1000))
     for row, lease in leases.items():
         attempt = table.left_by(PID, row)
         assert attempt
@@ -183,7 +183,7 @@ class Step:
     """
 
     call: Callable[[SharedLeaseTable], object]
-    left: Attempt | LeaseRecord | None
+    left: LeaseRecord | None
     during: list[None] = field(default_factory=list)
     held: str | None = None
 
@@ -193,8 +193,8 @@ def lives() -> Iterator[Step]:
     for key in ("first", "the second one", "3"):
         lease = new_lease()
         lease.key = key
-        refused = Attempt(PID, new_owner(), key * 7, 1000)
-        attempt, record = Attempt(PID, lease.owner, key, 10_000), record_of(lease)
+        refused = LeaseRecord(PID, new_owner(), key * 7, 0, 1000)
+        attempt, record = LeaseRecord(PID, lease.owner, key, 0, 10_000), record_of(lease)
         yield Step(lambda table, one=refused: table.announce(ROW, one), refused)  # type: ignore[misc]
         # The refused one is over when the next one is announced.
         yield Step(lambda table, one=attempt: table.announce(ROW, one), attempt, [None])  # type: ignore[misc]
@@ -249,7 +249,7 @@ def test_a_process_killed_at_any_byte_leaves_one_or_the_other(
 ) -> None:
     table = SharedLeaseTable()
     table._map = memory
-    before: Attempt | LeaseRecord | None = None
+    before: LeaseRecord | None = None
     for step in lives():
         for _ in bytewise(step, memory):
             assert table.left_by(PID, ROW) in (before, step.left, *step.during)
@@ -265,7 +265,7 @@ def test_the_keeper_reads_no_mixture_at_any_byte(
     table._map = memory
     written: list[LeaseRecord | None] = [None]
     for step in lives():
-        if isinstance(step.left, LeaseRecord) and step.left not in written:
+        if step.left and step.left.token and step.left not in written:
             written.append(step.left)
         for _ in bytewise(step, memory):
             assert table.last_lease(ROW) in (None, *written[-2:])
@@ -278,7 +278,7 @@ def test_the_keeper_reads_no_mixture_at_any_byte(
 
 def test_a_row_is_free_until_it_is_used(table: SharedLeaseTable) -> None:
     assert {table.phase(row) for row in range(100)} == {Phase.FREE}
-    table.announce(ROW, Attempt(PID, "owner-0", "k", 1000))
+    table.announce(ROW, LeaseRecord(PID, "owner-0", "k", 0, 1000))
     assert table.phase(ROW) is Phase.ATTEMPT
     table.free(ROW)
     assert table.phase(ROW) is Phase.FREE

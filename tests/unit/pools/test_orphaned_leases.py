@@ -42,7 +42,7 @@ class Stage:
         self,
         *,
         done: str | None = "mark",
-        comes_again: bool | None = None,
+        will_be_redelivered: bool | None = None,
         min_hold_until: float = 0.0,
         task_id: str = "task-1",
     ) -> HeldLease:
@@ -52,13 +52,13 @@ class Stage:
             pid=1,
             min_hold_until=min_hold_until,
             done=done,
-            comes_again=comes_again,
+            will_be_redelivered=will_be_redelivered,
         )
-        return HeldLease(record, lease, comes_again)
+        return HeldLease(record, lease, will_be_redelivered)
 
     def step(self, *holding: HeldLease) -> None:
         self.orphans.apply_task_outcomes(self.nodes, holding)
-        self.orphans.release_due(self.nodes)
+        self.orphans.release_all(self.nodes)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_mark_is_provisional_until_celery_has_decided(stage: Stage) -> None:
     stage.orphans.add_held(stage.held())
     stage.step()
     assert stage.nodes.released == [(0.0, "mark", PROVISIONAL_S)]
-    stage.orphans.record_task_outcome("task-1", comes_again=False)
+    stage.orphans.record_task_outcome("task-1", will_be_redelivered=False)
     stage.step()
     assert stage.nodes.released[1:] == [(0.0, "mark", DONE_S)]
 
@@ -80,17 +80,17 @@ def test_a_mark_is_provisional_until_celery_has_decided(stage: Stage) -> None:
 def test_a_message_that_comes_again_gets_no_second_mark(stage: Stage) -> None:
     stage.orphans.add_held(stage.held())
     stage.step()
-    stage.orphans.record_task_outcome("task-1", comes_again=True)
+    stage.orphans.record_task_outcome("task-1", will_be_redelivered=True)
     stage.step()
     assert len(stage.nodes.released) == 1
 
 
-@pytest.mark.parametrize(("comes_again", "mark"), [(True, None), (False, "mark")])
+@pytest.mark.parametrize(("will_be_redelivered", "mark"), [(True, None), (False, "mark")])
 def test_an_outcome_before_the_death_decides_on_the_mark(
-    stage: Stage, comes_again: bool, mark: str | None
+    stage: Stage, will_be_redelivered: bool, mark: str | None
 ) -> None:
     held = stage.held()
-    stage.orphans.record_task_outcome("task-1", comes_again=comes_again)
+    stage.orphans.record_task_outcome("task-1", will_be_redelivered=will_be_redelivered)
     stage.step(held)
     stage.orphans.add_held(held)
     stage.step()
@@ -99,7 +99,7 @@ def test_an_outcome_before_the_death_decides_on_the_mark(
 
 def test_the_outcome_of_another_task_changes_nothing(stage: Stage) -> None:
     stage.orphans.add_held(stage.held())
-    stage.orphans.record_task_outcome("task-2", comes_again=False)
+    stage.orphans.record_task_outcome("task-2", will_be_redelivered=False)
     stage.step()
     assert stage.nodes.released == [(0.0, "mark", PROVISIONAL_S)]
 
@@ -109,27 +109,36 @@ def test_an_outcome_is_for_its_own_task_among_many(stage: Stage) -> None:
         stage.orphans.add_held(stage.held(done=task_id, task_id=task_id))
     stage.step()
     stage.nodes.released.clear()
-    stage.orphans.record_task_outcome("task-2", comes_again=False)
+    stage.orphans.record_task_outcome("task-2", will_be_redelivered=False)
     stage.step()
     assert stage.nodes.released == [(0.0, "task-2", DONE_S)]
-    stage.orphans.record_task_outcome("task-2", comes_again=False)
-    stage.orphans.record_task_outcome("task-3", comes_again=False)
+    stage.orphans.record_task_outcome("task-2", will_be_redelivered=False)
+    stage.orphans.record_task_outcome("task-3", will_be_redelivered=False)
     stage.step()
     assert stage.nodes.released[1:] == [(0.0, "task-3", DONE_S)], "each once"
+
+
+@pytest.mark.parametrize("task_id", ["\ud800", "x" * 1_200_000], ids=["surrogate", "long"])
+def test_the_outcome_of_a_task_of_any_id_is_applied(stage: Stage, task_id: str) -> None:
+    stage.orphans.add_held(stage.held(task_id=task_id))
+    stage.step()
+    stage.orphans.record_task_outcome(task_id, will_be_redelivered=False)
+    stage.step()
+    assert stage.nodes.released[1:] == [(0.0, "mark", DONE_S)]
 
 
 def test_a_lease_without_a_mark_waits_for_no_outcome(stage: Stage) -> None:
     stage.orphans.add_held(stage.held(done=None))
     stage.step()
-    stage.orphans.record_task_outcome("task-1", comes_again=False)
+    stage.orphans.record_task_outcome("task-1", will_be_redelivered=False)
     stage.step()
     assert stage.nodes.released == [(0.0, None, PROVISIONAL_S)]
 
 
 def test_the_mark_of_a_known_outcome_is_not_set_again(stage: Stage) -> None:
-    stage.orphans.add_held(stage.held(comes_again=False))
+    stage.orphans.add_held(stage.held(will_be_redelivered=False))
     stage.step()
-    stage.orphans.record_task_outcome("task-1", comes_again=False)
+    stage.orphans.record_task_outcome("task-1", will_be_redelivered=False)
     stage.step()
     assert stage.nodes.released == [(0.0, "mark", DONE_S)]
 
@@ -138,17 +147,17 @@ def test_an_outcome_counts_for_a_minute(stage: Stage) -> None:
     stage.orphans.add_held(stage.held())
     stage.step()
     stage.clock.move(60.0)
-    stage.orphans.record_task_outcome("task-1", comes_again=False)
+    stage.orphans.record_task_outcome("task-1", will_be_redelivered=False)
     stage.step()
     assert len(stage.nodes.released) == 2
 
 
-@pytest.mark.parametrize(("comes_again", "mark"), [(False, "mark"), (True, None)])
+@pytest.mark.parametrize(("will_be_redelivered", "mark"), [(False, "mark"), (True, None)])
 def test_an_outcome_that_is_known_stays_known(
-    stage: Stage, comes_again: bool, mark: str | None
+    stage: Stage, will_be_redelivered: bool, mark: str | None
 ) -> None:
-    stage.orphans.add_held(stage.held(comes_again=comes_again))
-    stage.orphans.record_task_outcome("task-2", comes_again=not comes_again)
+    stage.orphans.add_held(stage.held(will_be_redelivered=will_be_redelivered))
+    stage.orphans.record_task_outcome("task-2", will_be_redelivered=not will_be_redelivered)
     stage.step()
     [(_, done, ttl)] = stage.nodes.released
     assert done == mark
@@ -159,7 +168,7 @@ def test_an_outcome_after_a_minute_changes_nothing(stage: Stage) -> None:
     stage.orphans.add_held(stage.held())
     stage.step()
     stage.clock.move(60.1)
-    stage.orphans.record_task_outcome("task-1", comes_again=False)
+    stage.orphans.record_task_outcome("task-1", will_be_redelivered=False)
     stage.step()
     assert len(stage.nodes.released) == 1
 
@@ -178,59 +187,6 @@ def test_one_release_that_fails_holds_up_no_other(stage: Stage) -> None:
     stage.orphans.add_held(other)
     stage.step()
     assert stage.nodes.released == [(0.0, "other", PROVISIONAL_S)]
-
-
-class Attempts:
-    """Attempts of dead processes, each of which made one, and the nodes that release them."""
-
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
-        self.made: list[tuple[float, str]] = []
-        self.is_down = False
-        stage.nodes.release = self.release  # type: ignore[method-assign]
-
-    def add(self, owner: str, ttl: float = 10.0) -> None:
-        lease = Lease(
-            "k", owner, 0, round(ttl * 1000), self.stage.clock.now() + ttl, self.stage.clock
-        )
-        self.stage.orphans.add_attempt(lease)
-
-    def release(self, lease: Lease, **_: Any) -> None:
-        self.made.append((self.stage.clock.now(), lease.owner))
-        if self.is_down:
-            raise QuorumUnavailable("k", {}, 1, "release")
-
-    def step_until(self, end: float) -> None:
-        while self.stage.clock.now() < end:
-            self.stage.step()
-            self.stage.clock.move(0.03125)
-
-
-def test_an_attempt_is_released_twice_for_a_late_grant(stage: Stage) -> None:
-    attempts = Attempts(stage)
-    attempts.add("a")
-    attempts.step_until(0.5)
-    attempts.add("b")
-    attempts.step_until(5.0)
-    assert attempts.made == [(0.0, "a"), (0.5, "b"), (1.0, "a"), (1.5, "b")]
-    assert not stage.orphans
-
-
-def test_a_late_grant_is_released_as_long_as_it_may_stand(stage: Stage) -> None:
-    attempts = Attempts(stage)
-    attempts.add("a", ttl=1.0)
-    attempts.add("b", ttl=0.9)
-    attempts.step_until(5.0)
-    assert attempts.made == [(0.0, "a"), (0.0, "b"), (1.0, "a")]
-
-
-def test_the_release_of_an_attempt_is_repeated_while_its_lock_may_stand(stage: Stage) -> None:
-    attempts = Attempts(stage)
-    attempts.is_down = True
-    attempts.add("a", ttl=0.25)
-    attempts.step_until(5.0)
-    assert attempts.made == [(0.0625 * number, "a") for number in range(5)]
-    assert not stage.orphans
 
 
 def test_a_key_stays_for_the_rest_of_its_min_hold(stage: Stage) -> None:
@@ -265,3 +221,26 @@ def test_a_release_that_fails_after_the_deadline_is_a_warning(
     assert not stage.orphans
     [line] = caplog.messages
     assert line.startswith("lock not released key=k error=")
+
+
+def test_a_release_that_always_raises_holds_up_no_other(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor does it go on after the lease's ttl."""
+    release, tries = stage.nodes.release, []
+
+    def fail(lease: Lease, **how: Any) -> None:
+        if how.get("done") == "bad":
+            tries.append(stage.clock.now())
+            raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+        release(lease, **how)
+
+    monkeypatch.setattr(stage.nodes, "release", fail)
+    for done in ("bad", "good"):
+        stage.orphans.add_held(stage.held(done=done))
+    for _ in range(30):
+        stage.step()
+        stage.clock.move(1.0)
+    assert [done for _, done, _ in stage.nodes.released] == ["good"]
+    assert tries[-1] == 10.0
+    assert [record.getMessage() for record in caplog.records] == ["lock not released key=k"]

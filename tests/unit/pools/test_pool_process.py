@@ -21,6 +21,8 @@ class Client:
         self.redlock: Any = SimpleNamespace()
         self.announced: list[tuple[str, float, str]] = []
         self.is_over = False
+        self.is_revoked = False
+        self.waits = 0
 
     def announcer(self, key: str, ttl: float) -> Any:
         return lambda owner: self.announced.append((key, ttl, owner))
@@ -30,6 +32,12 @@ class Client:
 
     def is_shutting_down(self) -> bool:
         return self.is_over
+
+    def announce_wait(self) -> None:
+        self.waits += 1
+
+    def is_wait_revoked(self) -> bool:
+        return self.is_revoked
 
 
 @pytest.fixture
@@ -47,6 +55,19 @@ def test_a_process_without_a_keeper_announces_nothing() -> None:
     assert pool_process.announcer(redlock, "k", 1.0) is None
     pool_process.withdraw_attempts()
     assert not pool_process.is_shutting_down()
+
+
+def test_a_wait_is_announced_and_may_be_revoked(client: Any) -> None:
+    pool_process.announce_wait()
+    assert client.waits == 1
+    assert not pool_process.is_wait_revoked()
+    client.is_revoked = True
+    assert pool_process.is_wait_revoked()
+
+
+def test_no_wait_is_revoked_without_a_keeper() -> None:
+    pool_process.announce_wait()
+    assert not pool_process.is_wait_revoked()
 
 
 def test_an_attempt_is_announced_until_it_is_withdrawn(client: Any) -> None:

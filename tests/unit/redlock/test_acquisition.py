@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,13 +19,20 @@ from celery_redlock.redlock.errors import (
     QuorumUnavailable,
 )
 from celery_redlock.redlock.events import Acquired, Event, Refused
-from celery_redlock.redlock.lease import is_reservation, new_owner, publication_of, task_of
+from celery_redlock.redlock.lease import (
+    is_reservation,
+    new_owner,
+    publication_of,
+    reserved_since,
+    task_of,
+)
 from celery_redlock.redlock.protocol.quorum import DRIFT_FACTOR, DRIFT_FLOOR_MS, Verdict
 from celery_redlock.redlock.protocol.replies import Busy
+from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.redlock.transport.pool import Loan
 from celery_redlock.redlock.unsettled import ReleaseRequest, due_after
 from celery_redlock.redlock.waiting import Waiter
-from tests.support.fakes.simulated_network import Network
+from tests.support.fakes.simulated_network import Network, SimulatedChannel
 
 NewNetwork = Callable[[int], Network]
 OTHER, RIVAL = "other:task-1@host", "rival:task-2@host"
@@ -412,12 +419,78 @@ def test_refused_carries_the_error_that_is_raised(five: Network) -> None:
     assert seen == [Refused("k", caught.value)]
 
 
-def test_a_misconfigured_node_ends_the_attempt_unasked(five: Network) -> None:
+def test_without_a_quorum_of_fit_nodes_nobody_is_asked(five: Network) -> None:
     redlock = five.redlock()
-    redlock.nodes[2].misconfigured = ConfigurationError("node-2 is a replica")
-    with pytest.raises(ConfigurationError, match="node-2 is a replica"):
+    for node in redlock.nodes[2:]:
+        node.misconfigured = ConfigurationError(f"{node.name} is a replica")
+    with pytest.raises(ConfigurationError, match="node-2:6379 is a replica"):
         redlock.acquire("k", wait=60)
     assert five.log == []
+
+
+def test_a_minority_of_unfit_nodes_is_only_down(five: Network) -> None:
+    redlock = five.redlock()
+    for number in (1, 2):
+        redlock.nodes[number].misconfigured = ConfigurationError("it is a replica")
+        five.nodes[number].is_up = False
+    redlock.release(redlock.acquire("k"))
+
+
+# ---- connections that turn out to be dead
+
+
+@pytest.fixture
+def renewed(five: Network, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The times at which the connections of a channel, all of them dead at first, were renewed."""
+    times: list[float] = []
+    for node in five.nodes:
+        node.is_up = False
+
+    def renew(self: SimulatedChannel) -> bool:
+        for node in five.nodes:
+            node.is_up = True
+        times.append(five.time)
+        return len(times) == 1
+
+    monkeypatch.setattr(SimulatedChannel, "renew", renew)
+    return times
+
+
+def test_on_new_connections_there_is_a_new_attempt(five: Network, renewed: list[float]) -> None:
+    owners: list[str] = []
+    lease = five.redlock().acquire_for_task("k", on_attempt=owners.append)
+    first, second = owners
+    assert lease.owner == second != first
+    assert [(one.name, one.owner) for one in five.log if one.node == 0] == [
+        ("RELEASE", first), ("GRANT", second),
+    ], "a grant may have arrived whose reply was lost"  # fmt: skip
+    assert len(renewed) == 1
+
+
+def test_a_dead_connection_is_renewed_once_in_an_attempt(
+    five: Network, renewed: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimulatedChannel, "voters", lambda self: [])
+    with pytest.raises(QuorumUnavailable):
+        five.redlock().acquire("k")
+    assert len(renewed) == 1
+
+
+def test_an_owner_that_was_given_makes_no_second_attempt(
+    five: Network, renewed: list[float]
+) -> None:
+    with pytest.raises(QuorumUnavailable):
+        five.redlock().reserve("k", 60, owner=new_owner(is_reservation=True))
+    assert renewed == []
+
+
+def test_a_held_lock_is_no_reason_for_new_connections(five: Network, renewed: list[float]) -> None:
+    for node in five.nodes:
+        node.is_up = True
+        node.take(OTHER)
+    with pytest.raises(LockHeld):
+        five.redlock().acquire("k")
+    assert renewed == []
 
 
 # ---- attempt after attempt
@@ -574,6 +647,13 @@ def test_a_reservation_goes_without_the_script(five: Network) -> None:
     assert is_reservation(lease.owner)
     assert lease.token == 0
     assert five.floors() == [0] * 5
+
+
+def test_a_reservation_tells_when_it_began_and_no_lease_does(five: Network) -> None:
+    redlock = five.redlock()
+    reserved = redlock.reserve("k", ttl=60)
+    assert reserved_since(reserved.owner) == pytest.approx(five.wall_us() / 1e6, abs=0.001)
+    assert len({redlock.acquire(f"k{number}").owner[:12] for number in range(3)}) == 3
 
 
 def test_a_reservation_refuses_to_wait(five: Network) -> None:
@@ -803,8 +883,8 @@ def test_an_error_in_the_release_of_an_interrupted_attempt_hides_nothing(five: N
     def fail(*_: object) -> None:
         raise OSError
 
-    redlock._acquisition._try_undisturbed = interrupt  # type: ignore[assignment,method-assign]
-    redlock._acquisition._rounds = SimpleNamespace(abandon=fail)  # type: ignore[assignment]
+    redlock._acquisition._grant = interrupt  # type: ignore[assignment,method-assign]
+    redlock._acquisition._abandon = fail  # type: ignore[assignment,method-assign]
     with pytest.raises(KeyboardInterrupt):
         redlock.acquire("k")
 
@@ -837,7 +917,7 @@ def test_who_waits_queues_for_its_lock_and_is_called_meanwhile(
 class Turns:
     """Stands in for a waiter that hears of releases: its turn comes when its pause is over."""
 
-    polls_s = 5.0
+    poll_interval_s = 5.0
 
     def __init__(self, five: Network) -> None:
         self.five = five
@@ -900,7 +980,7 @@ def test_without_a_quorum_nobody_is_waited_for_in_a_queue(five: Network, turns: 
 def test_the_keeper_answers_for_an_attempt_until_its_lock_has_expired(five: Network) -> None:
     redlock = five.redlock()
     requests: list[ReleaseRequest] = []
-    redlock.keeper.answer_for = requests.append  # type: ignore[assignment,method-assign]
+    redlock.keeper.register_cleanup = requests.append  # type: ignore[assignment,method-assign]
     redlock.keeper.settle = lambda owner: True  # type: ignore[method-assign]
     lease = redlock.acquire("k", ttl=20)
     [request] = requests
@@ -926,7 +1006,7 @@ def test_nothing_is_asked_without_a_thread_to_release_it(five: Network) -> None:
     def refuse(request: ReleaseRequest) -> None:
         raise RuntimeError("can't start new thread")
 
-    redlock.keeper.answer_for = refuse  # type: ignore[assignment,method-assign]
+    redlock.keeper.register_cleanup = refuse  # type: ignore[assignment,method-assign]
     with pytest.raises(QuorumUnavailable, match="can't start new thread") as caught:
         redlock.acquire("k")
     assert (caught.value.action, caught.value.key) == ("lock", "k")
@@ -940,3 +1020,48 @@ def test_each_attempt_s_owner_has_the_publication(five: Network) -> None:
     redlock.acquire_for_task("k", publication="0123abcd", on_attempt=owners.append)
     redlock.reserve("r", 60, publication="0123abcd", on_attempt=owners.append)
     assert [publication_of(owner) for owner in owners] == ["0123abcd"] * 2
+
+
+def test_a_floor_that_was_seen_once_raises_every_proposal(five: Network, redlock: TaskLock) -> None:
+    highest = five.wall_us() + 900_000
+    for node in five.nodes:
+        node.raise_floor(highest, "first")
+        node.take(OTHER, key="second")
+    redlock.acquire("first")
+    with pytest.raises(LockHeld):
+        redlock.acquire("second")
+    five.log.clear()
+    redlock.acquire("third")
+    assert {int(one.argv[1]) for one in five.sent("GRANT")} == {highest + 2}
+
+
+@pytest.mark.parametrize(("is_dropped", "left"), [(False, 0), (True, 1)])
+def test_a_failed_attempt_is_left_to_the_keeper_after_a_drop(
+    five: Network, redlock: TaskLock, monkeypatch: pytest.MonkeyPatch, is_dropped: bool, left: int
+) -> None:
+    """Of a connection: another one may overtake the grant on it."""
+    drops = itertools.count() if is_dropped else itertools.repeat(0)
+    monkeypatch.setattr(SimulatedChannel, "dropped", lambda _: next(drops))
+    for node in five.nodes:
+        node.take(OTHER)
+    with pytest.raises(LockHeld):
+        redlock.acquire("k")
+    assert len(redlock.keeper._releases) == left
+
+
+def test_an_attempt_that_is_struck_is_released_by_the_keeper(
+    five: Network, redlock: TaskLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = SimulatedChannel.ask
+    strikes = [KeyboardInterrupt()]
+
+    def struck(channel: SimulatedChannel, *args: Any) -> Any:
+        replies = ask(channel, *args)
+        if strikes:
+            raise strikes.pop()
+        return replies
+
+    monkeypatch.setattr(SimulatedChannel, "ask", struck)
+    with pytest.raises(KeyboardInterrupt):
+        redlock.acquire("k")
+    assert redlock.keeper._releases.next_at() == 0.0, "it is due at once"

@@ -24,6 +24,19 @@ def test_leases_are_measured_on_the_clock_that_counts_suspend(
     assert fresh().now() == 3700.0
 
 
+@pytest.mark.parametrize("refusal", [OSError(22, "Invalid argument"), PermissionError()], ids=repr)
+def test_a_clock_that_is_refused_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, refusal: OSError
+) -> None:
+    def refuse(_: int) -> float:
+        raise refusal
+
+    monkeypatch.setattr(time, "CLOCK_BOOTTIME", 7, raising=False)
+    monkeypatch.setattr(time, "clock_gettime", refuse)
+    monkeypatch.setattr(time, "monotonic", lambda: 100.0)
+    assert runpy.run_path(clock.__file__)["SystemClock"]().now() == 100.0
+
+
 def test_tokens_are_proposed_in_whole_microseconds_since_the_epoch() -> None:
     proposed = clock.SystemClock().wall_us()
     assert isinstance(proposed, int)

@@ -55,6 +55,13 @@ ERRORS: list[tuple[RedlockError, str]] = [
         QuorumUnavailable("k", {"a:1": "x"}, 1, "release"),
         "cannot release 'k': 0 of 1 nodes answered, 1 is needed (a:1: x)",
     ),
+    (
+        QuorumUnavailable("k", {"a:1": "another's", "b:1": "down"}, 3, "extend", 0, 1),
+        (
+            "cannot extend 'k': 2 of 3 nodes answered, 1 of them as needed, 2 are needed "
+            "(a:1: another's; b:1: down)"
+        ),
+    ),
     (LeaseLost("k"), "the lease on 'k' is lost: it could not be renewed in time"),
     (LeaseLost("k", "it was released"), "the lease on 'k' is lost: it was released"),
     (DuplicateTask("k", "task-1", 2.5), "not run: task task-1 holds 'k' for another 2.500 s"),
@@ -146,6 +153,27 @@ def test_a_duplicate_names_the_task_that_holds_the_lock() -> None:
     duplicate = DuplicateTask("k", "task-1", 2.5, "bank.sync", "host", 99.5)
     assert (duplicate.task_id, duplicate.task_name) == ("task-1", "bank.sync")
     assert (duplicate.hostname, duplicate.held_since) == ("host", 99.5)
+
+
+LONG = "x" * 1_048_576
+LONG_ERRORS: list[RedlockError] = [
+    LockHeld(LONG, LONG, 1.0),
+    QuorumUnavailable(LONG, {f"{node}:1": LONG for node in "abc"}, 3),
+    LeaseLost(LONG, LONG),
+    DuplicateTask(LONG, LONG, 1.0),
+    AlreadyDone(LONG),
+]
+
+
+@pytest.mark.parametrize("error", LONG_ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_repeats_the_beginning_of_a_long_key(error: RedlockError) -> None:
+    assert f"'{'x' * 200}… (1048576 characters)'" in str(error)
+    assert len(str(error)) < 10_000
+    assert error.args[0] == LONG, "the whole is there for a program"
+
+
+def test_earlier_versions_read_an_error_without_refusals() -> None:
+    assert len(QuorumUnavailable("k", DOWN, 5).args) == 5
 
 
 def test_the_errors_by_node_are_a_copy() -> None:

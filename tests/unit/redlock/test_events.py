@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
+from greenlet import GreenletExit
 
 from celery_redlock.redlock.errors import LockHeld
 from celery_redlock.redlock.events import (
@@ -20,9 +21,11 @@ from celery_redlock.redlock.events import (
     notify,
 )
 from celery_redlock.redlock.lease import Lease
+from celery_redlock.redlock.threads import dispatch
 from tests.support.fakes.fake_clock import FakeClock
 
 LEASE = Lease("k", "nonce:task@host", 7, 10_000, deadline=10.0, clock=FakeClock())
+HUGE = Lease("k" * 1_000_000, LEASE.owner, 7, 10_000, deadline=10.0, clock=FakeClock())
 LOG = "celery_redlock.redlock.events"
 
 
@@ -43,8 +46,13 @@ def test_every_observer_is_told_though_one_raises(caplog: pytest.LogCaptureFixtu
     assert record.exc_info[0] is ZeroDivisionError
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+ENDING = pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GreenletExit])
+
+
+@ENDING
 def test_what_must_end_the_process_is_not_held_up(error: type[BaseException]) -> None:
+    """On a thread of the user's, for instance in `acquire`."""
+
     def interrupted(event: Event) -> None:
         raise error
 
@@ -52,13 +60,28 @@ def test_what_must_end_the_process_is_not_held_up(error: type[BaseException]) ->
         notify([interrupted], NodeUp("a:1", 0.0))
 
 
+@ENDING
+def test_no_observer_ends_a_thread_of_ours(
+    error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Event] = []
+
+    def interrupted(event: Event) -> None:
+        raise error
+
+    dispatch.run_as_own(lambda: notify([interrupted, seen.append], NodeUp("a:1", 0.0)))
+    assert seen == [NodeUp("a:1", 0.0)], "the others are told as well"
+    [record] = caplog.records
+    assert record.getMessage().startswith("observer failed observer=")
+
+
 @pytest.mark.parametrize(
     ("event", "level", "line"),
     [
         (
-            Lost(LEASE, "it was not renewed in time"),
+            Lost(LEASE, "it could not be renewed in time"),
             logging.ERROR,
-            "lease lost key=k holder=task@host reason=it was not renewed in time",
+            "lease lost key=k holder=task@host reason=it could not be renewed in time",
         ),
         (NodeDown("a:1", "refused"), logging.WARNING, "node down node=a:1 error=refused"),
         (NodeUp("a:1", 12.34), logging.WARNING, "node guarded node=a:1 votes_in_s=12.3"),
@@ -92,6 +115,21 @@ def test_the_log_has_one_line_for_each_event(
     with caplog.at_level(logging.DEBUG, LOG):
         log_event(event)
     assert [(one.levelno, one.getMessage()) for one in caplog.records] == [(level, line)]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [Lost(HUGE, "x"), Acquired(HUGE, 0.1, 1), Released(HUGE, 0.1)],
+    ids=["lost", "acquired", "released"],
+)
+def test_a_line_repeats_the_beginning_of_a_long_key(
+    event: Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG, LOG):
+        log_event(event)
+    [record] = caplog.records
+    assert f"key={'k' * 200}… (1000000 characters) holder=" in record.getMessage()
+    assert len(record.getMessage()) < 1000
 
 
 def test_routine_is_not_logged_unless_it_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,11 +15,13 @@ from celery_redlock.redlock.errors import (
 )
 from celery_redlock.redlock.lease import Lease
 from celery_redlock.redlock.protocol.quorum import validity_ms
+from celery_redlock.redlock.protocol.replies import Superseded
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.simulated_network import Network
 
 OTHER = "other:task-1@host"
 TTL = 30.0
+WAITS = "restarted or replaced lately, votes in "
 VALIDITY = validity_ms(TTL * 1000, 0) / 1000
 
 
@@ -204,6 +207,84 @@ def test_an_extension_goes_to_guarded_nodes_too(
     assert sorted(five.asked("EXTEND")) == [0, 1, 2, 3, 4]
 
 
+def test_a_healed_node_counts_only_once_its_guard_is_over(
+    five: Network, redlock: TaskLock, lease: Lease
+) -> None:
+    for node in five.nodes[:3]:
+        node.forget()
+        node.delay, node.votes_from = 0.1, five.time + 1.0
+    with pytest.raises(QuorumUnavailable):
+        redlock.extend(lease)
+    assert five.holders() == [lease.owner] * 5
+    with pytest.raises(QuorumUnavailable) as caught:
+        redlock.extend(lease)
+    assert caught.value.errors["node-0:6379"] == f"{WAITS}0.8 s"
+    assert caught.value.guarded
+    five.pass_(0.5)  # the guard ends before the replies are there
+    with pytest.raises(QuorumUnavailable):
+        redlock.extend(lease)
+    redlock.extend(lease)
+    assert lease.deadline > five.time + VALIDITY - 1.0
+
+
+def test_an_extension_awaits_no_vote_of_a_guarded_node(
+    five: Network, redlock: TaskLock, lease: Lease
+) -> None:
+    five.nodes[0].is_up = five.nodes[1].is_up = False
+    five.nodes[2].votes_from = five.time + 60.0
+    five.nodes[2].hang()
+    began = five.time
+    with pytest.raises(QuorumUnavailable) as caught:
+        redlock.extend(lease)
+    assert five.time == began
+    assert caught.value.errors["node-2:6379"] == f"{WAITS}60.0 s"
+
+
+def test_guarded_nodes_show_that_others_were_granted_the_lock(
+    five: Network, redlock: TaskLock, lease: Lease
+) -> None:
+    take_over(five, lease, range(3))
+    for node in five.nodes[:3]:
+        node.votes_from = five.time + 60.0
+    with pytest.raises(LeaseLost):
+        redlock.extend(lease)
+    assert lease.lost
+
+
+def test_a_grant_that_a_node_forgot_makes_no_second_holder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rival has it from C already, and from hung B once our lock has expired there."""
+    network = Network(3, monkeypatch)
+    _, b, c = network.nodes
+    ours, rivals = network.redlock(), network.redlock(node_timeout=60.0)
+    c.is_up = False
+    lease, began = ours.acquire("k", ttl=0.5), network.time
+    c.is_up = True
+    b.hang()
+    network.pass_(0.01)
+
+    def restart() -> None:
+        c.forget()
+        c.votes_from = network.time + 60.0
+
+    def extend() -> None:
+        with suppress(QuorumUnavailable):
+            ours.extend(lease)
+        on_c.append(c.holder())
+
+    on_c: list[str | None] = []
+    network.at(began + 0.1, restart)
+    network.at(began + 0.15, extend)
+    network.at(began + 0.25, extend)
+    network.at(began + 0.55, b.resume)
+    rival = rivals.acquire("k", ttl=0.9)
+    assert on_c == [lease.owner] * 2, "healed by the first"
+    assert network.time == pytest.approx(began + 0.55)
+    assert rival.remaining() > 0
+    assert lease.remaining() == 0
+
+
 def test_a_failed_extension_names_who_did_not_extend(
     five: Network, redlock: TaskLock, lease: Lease
 ) -> None:
@@ -332,3 +413,13 @@ def test_ensure_of_a_lost_lease_raises(five: Network, redlock: TaskLock, lease: 
 def test_ensure_of_a_reservation_is_refused(redlock: TaskLock) -> None:
     with pytest.raises(ConfigurationError):
         redlock.reserve("k", ttl=60).ensure()
+
+
+def test_a_lease_released_during_its_extension_is_not_lost(
+    five: Network, redlock: TaskLock, lease: Lease
+) -> None:
+    redlock.release(lease)
+    why = redlock._extension.note_replies(lease, [Superseded()] * 5, five.time)
+    assert isinstance(why, LeaseLost)
+    assert why.reason == "it was released"
+    assert not lease.backing.is_lost

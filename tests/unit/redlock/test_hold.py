@@ -203,7 +203,7 @@ def test_a_release_that_the_keeper_made_first_is_no_loss(
     monkeypatch.setattr(redlock._release, "_make", late)
     with redlock.lock("k", ttl=TTL) as lease:
         pass
-    assert not lease.is_lost
+    assert not lease.backing.is_lost
 
 
 def test_a_node_that_lost_the_key_loses_no_lease(five: Network, redlock: Redlock) -> None:
@@ -242,6 +242,46 @@ def test_a_child_that_leaves_a_lease_s_block_leaves_the_lock(
     with redlock.acquire("k") as lease:
         monkeypatch.setattr(os, "getpid", lambda: -1)
     assert five.holders() == [lease.owner] * 5
+
+
+def test_a_lease_s_inner_block_leaves_it_to_the_outer(five: Network, redlock: Redlock) -> None:
+    with redlock.acquire("k") as lease:
+        with lease:
+            pass
+        assert five.holders() == [lease.owner] * 5
+    assert five.holders() == [None] * 5
+
+
+def test_a_lease_lost_in_an_inner_block_raises_at_both_ends(
+    five: Network, redlock: Redlock
+) -> None:
+    is_outer, is_inner = pytest.raises(LeaseLost), pytest.raises(LeaseLost)
+    with is_outer, redlock.acquire("k", ttl=TTL) as lease:
+        with is_inner, lease:
+            lose(lease, five)
+        assert five.asked("RELEASE") == []
+
+
+def test_a_child_s_block_of_a_lease_leaves_it_to_its_parent(
+    five: Network, redlock: Redlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with redlock.acquire("k") as lease:
+        with monkeypatch.context() as child:
+            child.setattr(os, "getpid", lambda: -1)
+            with lease:
+                pass
+        assert five.holders() == [lease.owner] * 5
+    assert five.holders() == [None] * 5
+
+
+def test_a_lease_that_has_ended_enters_no_block(five: Network, redlock: Redlock) -> None:
+    lost, released = redlock.acquire("k", ttl=TTL), redlock.acquire("other")
+    lose(lost, five)
+    with pytest.raises(LeaseLost, match="renewed in time"), lost:
+        pytest.fail("entered")
+    released.release()
+    with pytest.raises(LeaseLost, match="it was released"), released:
+        pytest.fail("entered")
 
 
 def test_a_lease_is_extended_by_its_holder(five: Network, redlock: Redlock) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import re
+from typing import Any
+
 import pytest
 
 from celery_redlock.redlock.errors import ConfigurationError, LeaseLost, QuorumUnavailable
+from celery_redlock.redlock.events import Event, Lost, NodeRefuses, NodeUp
+from celery_redlock.redlock.inspection import State
+from celery_redlock.redlock.lease import Lease
 from celery_redlock.redlock.task_lock import TaskLock
-from tests.support.fakes.simulated_network import Network
+from tests.support.fakes.simulated_network import Network, SimulatedChannel
 
 OTHER, RIVAL = f"{'0' * 32}:task-1@host", f"{'1' * 32}~:task-2@host"
 
@@ -103,6 +110,87 @@ def test_a_dropped_reservation_is_free(five: Network, redlock: TaskLock, was_hel
     assert five.floors() == floors, "nothing can bring a reservation back to life"
 
 
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_drop_raises_floors_above_the_highest_reported(
+    five: Network, redlock: TaskLock, is_held: bool
+) -> None:
+    lease = redlock.acquire("k", ttl=30.0)
+    if not is_held:
+        five.nodes[0].expire()
+    five.nodes[0].raise_floor(lease.token + 100)
+    assert five.redlock().drop("k")
+    assert five.floors() == [lease.token + 101] * 5
+
+
+def test_a_drop_does_not_take_the_next_holder_s_floor(
+    five: Network, redlock: TaskLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = redlock.acquire("k", ttl=30.0).token + 100
+    following = Lease("k", OTHER, token, 30_000, five.time + 29.0, five)
+    five.nodes[0].take(OTHER)
+    five.nodes[0].raise_floor(token)
+    dropping = five.redlock()
+    drop = dropping._release.drop
+
+    def drop_too_late(*args: Any) -> bool:
+        for node in five.nodes:
+            node.take(OTHER)
+            node.raise_floor(token)
+        return drop(*args)
+
+    monkeypatch.setattr(dropping._release, "drop", drop_too_late)
+    assert not dropping.drop("k")
+    redlock.extend(following)
+
+
+def test_an_owner_without_the_lock_is_not_dropped(five: Network, redlock: TaskLock) -> None:
+    lease = redlock.acquire("k", ttl=30.0)
+    assert not redlock.drop_owner("k", OTHER, "alice@ops")
+    lease.extend()
+    assert five.floors() == [lease.token] * 5
+
+
+def test_the_rest_of_an_owner_s_lock_is_dropped(five: Network, redlock: TaskLock) -> None:
+    five.nodes[0].take(OTHER)
+    assert redlock.drop_owner("k", OTHER, "alice@ops")
+    assert five.holders() == [None] * 5
+
+
+def test_the_holder_of_a_dropped_lock_finds_its_lease_lost(
+    five: Network, redlock: TaskLock
+) -> None:
+    lease = redlock.acquire("k", ttl=30.0)
+    assert five.redlock().drop_owner("k", lease.owner, "alice@ops")
+    with pytest.raises(LeaseLost, match="others have been granted it, or have released it"):
+        lease.extend()
+    with pytest.raises(LeaseLost, match="others have been granted it, or have released it"):
+        lease.ensure()
+    assert five.holders() == [None] * 5
+
+
+def test_the_loss_of_a_dropped_lock_is_reported_with_its_reason(
+    five: Network, seen: list[Event], redlock: TaskLock
+) -> None:
+    lease = redlock.acquire("k", ttl=30.0, renew=True)
+    five.redlock().drop("k")
+    five.pass_(15.0)
+    redlock.keeper.tick()
+    assert lease.lost
+    assert seen[-1] == Lost(lease, "others have been granted it, or have released it")
+
+
+@pytest.mark.parametrize("silent", [[0, 1, 2], [2, 3, 4]])
+def test_a_drop_without_a_quorum_of_floors_releases_nothing(
+    five: Network, redlock: TaskLock, silent: list[int]
+) -> None:
+    lease = redlock.acquire("k", ttl=30.0)
+    for index in silent:
+        five.nodes[index].votes_from = five.time + 60
+    with pytest.raises(QuorumUnavailable, match=r"^cannot release 'k'"):
+        redlock.drop_owner("k", lease.owner, "alice@ops")
+    assert five.holders() == [lease.owner] * 5
+
+
 @pytest.mark.parametrize("verb", ["holder", "locked", "drop"])
 def test_whoever_holds_an_invalid_key_is_not_asked(five: Network, verb: str) -> None:
     with pytest.raises(ConfigurationError):
@@ -132,8 +220,22 @@ def test_each_check_tries_a_lock_of_its_own_under_the_prefix(
 def test_a_check_gives_a_hung_node_a_second(five: Network, redlock: TaskLock) -> None:
     five.nodes[3].hang()
     began = five.time
-    assert list(redlock.check()) == ["node-3:6379"]
-    assert five.time - began == pytest.approx(1.0, abs=1e-6)
+    assert redlock.check() == {"node-3:6379": "timed out after 1000 ms"}
+    assert five.time - began == pytest.approx(1.05, abs=1e-6)
+
+
+def test_a_late_node_is_slow_and_named_with_its_time(five: Network, redlock: TaskLock) -> None:
+    five.nodes[3].delay = 0.031
+    assert redlock.check() == {
+        "node-3:6379": "it answers after 62 ms, and redlock_node_timeout is 50 ms"
+    }
+    assert [one.state for one in redlock.judge()] == [State.VOTES] * 3 + [State.SLOW, State.VOTES]
+
+
+def test_a_node_that_is_late_once_votes(five: Network, redlock: TaskLock) -> None:
+    five.nodes[3].hang()
+    five.after(0.06, five.nodes[3].resume)
+    assert redlock.check() == {}
 
 
 def test_a_guarded_node_is_told_with_its_time(five: Network, redlock: TaskLock) -> None:
@@ -143,11 +245,29 @@ def test_a_guarded_node_is_told_with_its_time(five: Network, redlock: TaskLock) 
     assert "60" in why
 
 
-def test_a_full_node_is_told_as_one_that_refuses(five: Network, redlock: TaskLock) -> None:
+def test_a_full_node_is_told_as_one_that_refuses(
+    five: Network, redlock: TaskLock, seen: list[Event]
+) -> None:
     five.nodes[2].is_full = True
     [(name, why)] = redlock.check().items()
     assert name == "node-2:6379"
     assert why.startswith("refuses to write: ")
+    five.nodes[2].is_full = False
+    assert redlock.check() == {}
+    assert seen == [
+        NodeRefuses("node-2:6379", why.removeprefix("refuses to write: ")),
+        NodeUp("node-2:6379", 0.0),
+    ]
+
+
+def test_a_check_waits_until_every_node_has_been_tried(
+    five: Network, redlock: TaskLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    five.nodes[2].is_up = False
+    monkeypatch.setattr(
+        SimulatedChannel, "connect_all", lambda self: redlock.nodes[2].failed("connection refused")
+    )
+    assert redlock.check() == {"node-2:6379": "connection refused"}
 
 
 def test_a_node_that_is_down_is_told_with_its_error(five: Network, redlock: TaskLock) -> None:
@@ -180,3 +300,38 @@ def test_a_clock_is_compared_with_the_middle_of_the_round(five: Network, redlock
     for node in five.nodes:
         node.delay = 0.01
     assert list(redlock.clock_offsets().values()) == pytest.approx([0.0] * 5, abs=1e-5)
+
+
+# --- notes of who released it ---------------------------------------------------------------------
+
+
+def test_the_holder_of_a_dropped_lock_learns_who_released_it(
+    five: Network, redlock: TaskLock
+) -> None:
+    lease = redlock.acquire("k", ttl=30.0)
+    assert redlock.why_dropped(lease) is None
+    assert five.redlock().drop_owner("k", lease.owner, "alice@ops")
+    why = redlock.why_dropped(lease)
+    assert why
+    assert re.fullmatch(r"it was released by alice@ops at \d{4}-\d\d-\d\d [\d:]{8} UTC", why)
+    following = redlock.acquire("k", ttl=30.0)
+    assert redlock.why_dropped(following) is None, "the note is that of the lease before"
+
+
+def test_a_process_that_drops_a_lock_is_named(five: Network, redlock: TaskLock) -> None:
+    lease = redlock.acquire("k", ttl=30.0)
+    assert five.redlock().drop("k")
+    assert f"released by pid-{os.getpid()}@" in str(redlock.why_dropped(lease))
+
+
+def test_what_is_no_note_explains_nothing(five: Network, redlock: TaskLock) -> None:
+    lease = redlock.acquire("k", ttl=30.0)
+    for node in five.nodes:
+        node.execute(("SET", "redlock:{k}:dropped", "not a note", "PX", 1000))
+    assert redlock.why_dropped(lease) is None
+
+
+def test_a_note_is_written_for_no_reservation(five: Network, redlock: TaskLock) -> None:
+    reservation = redlock.reserve("k", 60.0)
+    assert five.redlock().drop("k")
+    assert redlock.why_dropped(reservation) is None

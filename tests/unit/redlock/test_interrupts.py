@@ -5,16 +5,18 @@ On simulated nodes; the same with real ones is in tests/integration.
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
 
 from celery_redlock.redlock import QuorumUnavailable
 from celery_redlock.redlock.attempt import Attempt
-from celery_redlock.redlock.errors import RedlockError
-from celery_redlock.redlock.events import Acquired
+from celery_redlock.redlock.errors import LeaseLost, LockHeld, RedlockError
+from celery_redlock.redlock.events import Acquired, Refused, Released
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.simulated_network import Network
 from tests.support.faults.strikes import Striker, Struck, strikes
@@ -90,6 +92,54 @@ def test_a_struck_block_leaves_nothing_behind(
         assert_nothing_is_left(network, redlock, f"k{at}", where)
         count += 1
     assert count > 100
+
+
+@pytest.mark.parametrize("by", ["with", "stack", "outer block"])
+@pytest.mark.parametrize("opcodes", [False, True])
+def test_a_struck_block_of_a_reused_hold_leaves_nothing(
+    network: Network, redlock: TaskLock, by: str, opcodes: bool
+) -> None:
+    shared = redlock.lock("k")
+    lost = ExitStack()
+    if by == "outer block":
+        lost.enter_context(shared)
+        assert network.redlock().drop("k")
+        a_while_later(network, redlock, 20)
+
+    def call(at: int) -> None:
+        if by == "stack":
+            with ExitStack() as stack:
+                assert stack.enter_context(shared).remaining() > 0
+        else:
+            with shared as lease:
+                assert lease.remaining() > 0
+
+    for _, raised, where in strikes(call, opcodes=opcodes, step=5 if opcodes else 1):
+        assert type(raised) is Struck, f"{raised!r} after a strike at {where}"
+        if by == "stack":
+            gc.collect(1)  # the frame of a stack that raises refers to itself
+        assert_nothing_is_left(network, redlock, "k", where)
+    if by == "outer block":
+        with pytest.raises(LeaseLost):
+            lost.close()
+
+
+def test_a_refused_block_that_is_struck_leaves_the_other(
+    network: Network, redlock: TaskLock
+) -> None:
+    shared = redlock.lock("k")
+    with shared as lease:
+
+        def call(at: int) -> None:
+            with suppress(LockHeld), shared:
+                pytest.fail("entered")
+
+        for _, raised, where in strikes(call, step=3):
+            assert type(raised) is Struck, f"{raised!r} after a strike at {where}"
+            a_while_later(network, redlock)
+            assert network.holders() == [lease.owner] * 3, where
+            assert redlock.keeper.kept() == [lease], where
+    assert_nothing_is_left(network, redlock, "k", "the end")
 
 
 def test_a_struck_attempt_is_released_at_the_keeper_s_next_tick(
@@ -311,3 +361,46 @@ def test_a_handler_may_use_the_lock_at_any_line(network: Network, redlock: TaskL
     assert redlock.keeper.kept() == []
     for at in range(1, point, 3):
         assert network.holders(f"k{at}") == network.holders(f"inside-{at}") == [None] * 3
+
+
+def test_a_handler_may_use_the_hold_that_it_interrupts(network: Network, redlock: TaskLock) -> None:
+    shared = redlock.lock("k")
+    count = 0
+
+    def handle() -> None:
+        with suppress(RedlockError), shared as lease:
+            assert network.holders().count(lease.owner) >= 2
+
+    while True:
+        count += 1
+        striker = Striker(count, strike=handle)
+        with suppress(RedlockError), striker, shared as lease:
+            assert network.holders().count(lease.owner) >= 2
+        if not striker.where:
+            break
+        assert_nothing_is_left(network, redlock, "k", striker.where)
+    assert count > 100
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("use", [hold, acquire_and_release])
+@pytest.mark.parametrize("kind", [Acquired, Released, Refused])
+def test_an_observer_that_ends_the_caller_leaves_no_lock(
+    network: Network,
+    redlock: TaskLock,
+    use: Callable[[TaskLock, str], None],
+    kind: type,
+    error: type[BaseException],
+) -> None:
+    def end(event: object) -> None:
+        if isinstance(event, kind):
+            raise error
+
+    if kind is Refused:
+        for node in network.nodes:
+            node.take("somebody", key="k")
+    redlock.observers.append(end)
+    with pytest.raises(error):
+        use(redlock, "k")
+    network.expire(key="k") if kind is Refused else None
+    assert_nothing_is_left(network, redlock, "k", kind.__name__)

@@ -6,20 +6,21 @@ import contextlib
 import math
 import random
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from celery_redlock.redlock.keeper import BATCH, Keeper, patience_for
+from celery_redlock.redlock.keeper import BATCH, Keeper, due_at, patience_for
 from celery_redlock.redlock.lease import Lease
+from celery_redlock.redlock.threads import dispatch
 from celery_redlock.redlock.unsettled import ReleaseRequest
-from tests.support.fakes.keeper_stage import PERIOD, TTL, Stage
+from tests.support.fakes.keeper_stage import PERIOD, TTL, Stage, in_this_thread
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage()
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(monkeypatch)
 
 
 # ---- when
@@ -133,6 +134,99 @@ def test_a_failed_extension_is_repeated_until_it_succeeds(stage: Stage) -> None:
     assert not stage.lost
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt])
+def test_a_callback_that_raises_ends_no_other_lease(
+    stage: Stage, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+
+    def fail(lease: Lease) -> None:
+        told.append(lease.key)
+        raise error
+
+    other = stage.keep("other")
+    for key in ("a", "b"):
+        stage.keeper.keep(stage.lease(key, ttl=3), on_lost=fail)
+    stage.answer = lambda batch: stage.renew([one for one in batch if one is other])
+    stage.tick_for(10 * TTL)
+    assert sorted(told) == ["a", "b"]
+    assert not other.lost
+    assert stage.rounds[-1][1] == [other]
+    lines = sorted(record.getMessage() for record in caplog.records)
+    assert lines == [f"loss not reported to the holder key={key} holder=" for key in ("a", "b")]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt])
+def test_a_report_of_an_extension_may_raise_anything(
+    stage: Stage, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+
+    def fail(lease: Lease) -> None:
+        told.append(lease.key)
+        raise error
+
+    for key in ("a", "b"):
+        stage.keeper.keep(stage.lease(key), on_extended=fail)
+    stage.tick_for(2 * PERIOD + 1)
+    assert sorted(told) == ["a", "a", "b", "b"]
+    assert len(stage.rounds) == 2
+    assert len(caplog.records) == 4
+
+
+def test_a_holder_whose_event_can_not_be_told_is_called_back(stage: Stage) -> None:
+    told: list[Lease] = []
+
+    def lose(lease: Lease) -> None:
+        raise SystemExit
+
+    stage.keeper = Keeper(stage.clock, stage.extend, lose)
+    stage.answer = stage.refuse
+    lease = stage.lease()
+    stage.keeper.keep(lease, on_lost=told.append)
+    stage.tick_for(2 * TTL)
+    assert told == [lease]
+
+
+def test_a_keeper_stopped_by_a_callback_extends_nothing(stage: Stage) -> None:
+    """But each lease that is lost by then is reported."""
+    told: list[str] = []
+
+    def stop(lease: Lease) -> None:
+        told.append(lease.key)
+        stage.keeper.stop()
+
+    for key in ("a", "b"):
+        stage.keeper.keep(stage.lease(key, ttl=3), on_lost=stop)
+    stage.keep("other", ttl=4)
+    stage.clock.move(3)
+    stage.keeper.tick()
+    assert told == ["a", "b"]
+    assert not stage.rounds
+    assert stage.keeper.kept() == []
+
+
+def test_a_strike_between_two_reports_of_loss_loses_none(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    for key in ("a", "b"):
+        stage.keeper.keep(stage.lease(key), on_lost=lambda lease: told.append(lease.key))
+    run = dispatch.run_in_origin_thread
+
+    def run_and_strike(*args: Any) -> None:
+        run(*args)
+        monkeypatch.setattr(dispatch, "run_in_origin_thread", run)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(dispatch, "run_in_origin_thread", run_and_strike)
+    stage.clock.move(TTL)
+    with pytest.raises(ZeroDivisionError):
+        stage.keeper.tick()
+    stage.keeper.tick()
+    assert told == ["a", "b"]
+
+
 def test_a_renewal_is_retried_until_the_deadline_and_no_longer(stage: Stage) -> None:
     lease = stage.keep()
     deadline = lease.deadline
@@ -183,7 +277,7 @@ def test_a_loss_is_seen_at_once_when_the_nodes_say_so(stage: Stage) -> None:
 
     def move_on(leases: Sequence[Lease]) -> None:
         stage.renew(leases)
-        lease.is_lost = True
+        lease.backing.is_lost = True
 
     stage.answer = move_on
     stage.tick_for(PERIOD)
@@ -211,7 +305,7 @@ def test_everyone_is_told_of_a_loss_though_one_raises(stage: Stage) -> None:
         if len(told) == 1:
             raise ZeroDivisionError
 
-    stage.keeper = Keeper(stage.clock, stage.refuse, lose, spawn=stage.threads.append)
+    stage.keeper = Keeper(stage.clock, stage.refuse, lose)
     leases = [stage.keep(f"k{i}") for i in range(3)]
     stage.clock.move(TTL + 1)
     for _ in range(3):
@@ -369,7 +463,7 @@ def test_who_lost_is_told_before_others_are_extended(stage: Stage) -> None:
 
 def test_the_keeper_comes_when_a_release_is_due(stage: Stage) -> None:
     made = stage.released()
-    stage.keeper.answer_for(ReleaseRequest("k", "owner", due=1005.0, ends_at=1060.0))
+    stage.keeper.register_cleanup(ReleaseRequest("k", "owner", due=1005.0, ends_at=1060.0))
     assert stage.keeper.tick() == 1005.0
     assert made == []
     stage.clock.move(5.0)
@@ -379,7 +473,7 @@ def test_the_keeper_comes_when_a_release_is_due(stage: Stage) -> None:
 
 def test_a_settled_release_costs_no_tick(stage: Stage) -> None:
     made = stage.released()
-    stage.keeper.answer_for(ReleaseRequest("k", "owner", due=1005.0, ends_at=1060.0))
+    stage.keeper.register_cleanup(ReleaseRequest("k", "owner", due=1005.0, ends_at=1060.0))
     assert stage.keeper.settle("owner")
     assert stage.keeper.tick() == 1010.0, "that it may find out whether it is idle"
     assert made == []
@@ -387,7 +481,7 @@ def test_a_settled_release_costs_no_tick(stage: Stage) -> None:
 
 def test_a_release_that_is_finished_now_is_made_at_once(stage: Stage) -> None:
     made = stage.released()
-    stage.keeper.answer_for(ReleaseRequest("k", "owner", due=1005.0, ends_at=1060.0))
+    stage.keeper.register_cleanup(ReleaseRequest("k", "owner", due=1005.0, ends_at=1060.0))
     stage.keeper.finish("owner")
     stage.keeper.tick()
     assert made == [(1000.0, "owner")]
@@ -397,8 +491,9 @@ def test_a_release_that_is_finished_now_is_made_at_once(stage: Stage) -> None:
 def test_what_is_being_released_is_not_renewed(stage: Stage) -> None:
     stage.released()
     lease, other = stage.keep("k"), stage.keep("other")
-    stage.keeper.answer_for(ReleaseRequest("k", lease.owner, due=1005.0, ends_at=1060.0))
+    stage.keeper.register_cleanup(ReleaseRequest("k", lease.owner, due=1005.0, ends_at=1060.0))
     stage.tick_for(3 * PERIOD)
+    assert stage.rounds
     assert all(batch == [other] for _, batch in stage.rounds)
     assert stage.lost == []
 
@@ -428,9 +523,7 @@ def test_a_lease_that_is_taken_over_is_released_with_all_it_holds(stage: Stage) 
         made.extend(releases)
         return [True] * len(releases)
 
-    keeper = Keeper(
-        stage.clock, stage.extend, stage.lost.append, spawn=stage.threads.append, release=release
-    )
+    keeper = Keeper(stage.clock, stage.extend, stage.lost.append, release=release)
     keeper.keep(lease)
     keeper.take_over(lease)
     assert keeper.kept() == []
@@ -448,12 +541,10 @@ def test_a_release_may_take_until_the_next_extension(stage: Stage) -> None:
         given.append(timeout)
         return [True] * len(releases)
 
-    stage.keeper = Keeper(
-        stage.clock, stage.extend, stage.lost.append, spawn=stage.threads.append, release=release
-    )
+    stage.keeper = Keeper(stage.clock, stage.extend, stage.lost.append, release=release)
     stage.keep()
     stage.clock.move(PERIOD - 0.25)
-    stage.keeper.answer_for(ReleaseRequest("k", "owner", due=0.0, ends_at=1e9))
+    stage.keeper.register_cleanup(ReleaseRequest("k", "owner", due=0.0, ends_at=1e9))
     stage.keeper.tick()
     assert given == [pytest.approx(0.25)]
 
@@ -476,7 +567,7 @@ def test_a_lease_forgotten_during_its_extension_is_not_reported(stage: Stage) ->
 
     def answer(leases: Sequence[Lease]) -> None:
         stage.keeper.forget(lease)
-        lease.is_lost = True
+        lease.backing.is_lost = True
 
     stage.answer = answer
     stage.tick_for(PERIOD + 1)
@@ -488,13 +579,16 @@ def test_without_leases_nothing_is_waited_for() -> None:
     assert patience_for([], 1000.0) == 0.0
 
 
-def test_a_release_that_no_thread_can_make_is_not_left_behind(stage: Stage) -> None:
-    def refuse(run: object) -> None:
+def test_a_release_that_no_thread_can_make_is_not_left_behind(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(run: object, name: str) -> None:
         raise RuntimeError("can't start new thread")
 
-    keeper = Keeper(stage.clock, stage.extend, stage.lost.append, spawn=refuse)
+    in_this_thread(monkeypatch, dispatch, "start_thread", refuse)
+    keeper = stage.keeper
     with pytest.raises(RuntimeError):
-        keeper.answer_for(ReleaseRequest("k", "me", due=1001, ends_at=1030))
+        keeper.register_cleanup(ReleaseRequest("k", "me", due=1001, ends_at=1030))
     assert not keeper.settle("me")
     assert not keeper._has_work()
 
@@ -507,11 +601,9 @@ def test_a_release_that_fails_keeps_no_lease_from_its_renewal(stage: Stage) -> N
     def fail(releases: Sequence[ReleaseRequest], timeout: float) -> list[bool]:
         raise ZeroDivisionError
 
-    stage.keeper = Keeper(
-        stage.clock, stage.extend, stage.lost.append, spawn=stage.threads.append, release=fail
-    )
+    stage.keeper = Keeper(stage.clock, stage.extend, stage.lost.append, release=fail)
     stage.keep()
-    stage.keeper.answer_for(ReleaseRequest("k", "owner", due=0.0, ends_at=9e9))
+    stage.keeper.register_cleanup(ReleaseRequest("k", "owner", due=0.0, ends_at=9e9))
     for _ in range(100):
         with contextlib.suppress(ZeroDivisionError):
             stage.keeper.tick()
@@ -536,6 +628,94 @@ def test_the_last_lease_may_be_forgotten_while_the_next_extension_is_looked_for(
     assert lease not in stage.keeper.kept()
 
 
+# --- leases that another process renews -----------------------------------------------------------
+
+
+def test_a_watched_lease_is_never_extended_and_reported_once_at_its_end(stage: Stage) -> None:
+    lease, told = stage.lease(), list[Lease]()
+    stage.keeper.watch(lease, told.append)
+    stage.tick_for(TTL * 0.9)
+    assert not stage.rounds
+    assert not told
+    assert not stage.keeper.kept()
+    assert stage.keeper.tick() <= lease.deadline
+    stage.tick_for(10 * TTL)
+    assert told == [lease]
+    assert stage.lost == [], "its process tells of it"
+    lease.deadline += TTL
+    assert lease.lost, "for good"
+
+
+def test_a_watched_lease_that_is_renewed_elsewhere_is_not_reported(stage: Stage) -> None:
+    lease, told = stage.lease(), list[Lease]()
+
+    def read_row(lease: Lease) -> None:
+        lease.deadline = stage.clock.now() + 1.0
+
+    lease.backing.refresh = read_row
+    stage.keeper.watch(lease, told.append)
+    stage.tick_for(10 * TTL)
+    stage.keeper.forget(lease)
+    lease.backing.refresh = None
+    stage.tick_for(10 * TTL)
+    assert told == []
+
+
+def test_a_report_of_a_watched_lease_may_raise_anything(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+
+    def fail(lease: Lease) -> None:
+        told.append(lease.key)
+        raise SystemExit
+
+    for key in ("a", "b"):
+        stage.keeper.watch(stage.lease(key), fail)
+    stage.tick_for(2 * TTL)
+    assert told == ["a", "b"]
+    assert len(caplog.records) == 2
+
+
+def test_no_extension_outlasts_a_watched_lease(stage: Stage) -> None:
+    stage.keeper.watch(stage.lease("watched", ttl=PERIOD + 0.5), lambda _: None)
+    stage.keep("kept")
+    stage.tick_for(PERIOD)
+    assert stage.times_given == [pytest.approx(0.4, abs=0.1)]
+
+
+@pytest.mark.parametrize("end", [Keeper.forget_all, Keeper.stop])
+def test_a_keeper_without_its_connections_prepares_itself_again(
+    stage: Stage, end: Callable[[Keeper], None]
+) -> None:
+    prepared: list[str] = []
+    stage.keeper = Keeper(
+        stage.clock, stage.extend, stage.lost.append, lambda: prepared.append("now")
+    )
+    for _ in range(2):
+        stage.keep()
+        stage.keeper.tick()
+        stage.keeper.tick()
+        end(stage.keeper)
+    assert len(prepared) == 2
+
+
+def test_a_watched_lease_needs_no_connections(stage: Stage) -> None:
+    told: list[bool | str] = []
+
+    def tidy(has_leases: bool) -> bool:  # as the keeper calls it
+        told.append(has_leases)
+        return False
+
+    stage.keeper = Keeper(
+        stage.clock, stage.extend, stage.lost.append, lambda: told.append("prepared"), tidy=tidy
+    )
+    stage.keeper.watch(stage.lease(), lambda _: None)
+    stage.keeper.tick()
+    assert told == [False]
+    assert stage.keeper._has_work()
+
+
 def test_after_a_fork_the_parent_s_leases_are_the_parent_s(stage: Stage) -> None:
     stage.keep("parent")
     stage.keeper.forget_all()
@@ -544,3 +724,87 @@ def test_after_a_fork_the_parent_s_leases_are_the_parent_s(stage: Stage) -> None
     assert len(stage.threads) == 2, "threads do not survive a fork"
     stage.tick_for(PERIOD)
     assert [batch for _, batch in stage.rounds] == [[lease]]
+
+
+def test_after_a_fork_the_parent_s_releases_are_the_parent_s(stage: Stage) -> None:
+    made = stage.released()
+    stage.keeper.register_cleanup(ReleaseRequest("k", "owner", due=1005.0, ends_at=1060.0))
+    stage.keeper.forget_all()
+    stage.clock.move(10.0)
+    stage.keeper.tick()
+    assert made == []
+
+
+@pytest.mark.parametrize(
+    "urge",
+    [
+        lambda keeper, lease: keeper.hurry(lease),
+        lambda keeper, lease: keeper.take_over(lease),
+        lambda keeper, lease: keeper.finish(lease.owner),
+    ],
+    ids=["hurry", "take_over", "finish"],
+)
+def test_the_thread_is_woken_for_what_is_due_now(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, urge: Callable[[Keeper, Lease], object]
+) -> None:
+    lease = stage.keep()
+    stage.keeper.register_cleanup(ReleaseRequest("k", lease.owner, due=1005.0, ends_at=1060.0))
+    woken: list[tuple[float, ...]] = []
+    monkeypatch.setattr(stage.keeper._thread, "wake", lambda *due_at: woken.append(due_at))
+    urge(stage.keeper, lease)
+    assert woken == [()]
+
+
+def test_a_lease_that_is_taken_over_starts_the_thread(stage: Stage) -> None:
+    stage.keeper.take_over(stage.lease())
+    assert len(stage.threads) == 1
+
+
+def test_a_keeper_with_a_release_has_work(stage: Stage) -> None:
+    stage.keeper.register_cleanup(ReleaseRequest("k", "owner", due=1005.0, ends_at=1060.0))
+    assert stage.keeper._has_work()
+    stage.keeper.settle("owner")
+    assert not stage.keeper._has_work()
+
+
+def test_no_time_is_left_after_a_last_chance(stage: Stage) -> None:
+    lease = stage.keep()
+    stage.clock.move(TTL)
+    assert stage.keeper._patience([], stage.clock.now()) == 0.0
+    assert patience_for([lease], stage.clock.now()) == 0.0
+
+
+def test_a_release_beside_an_overdue_extension_gets_no_time(stage: Stage) -> None:
+    given: list[float] = []
+
+    def release(releases: Sequence[ReleaseRequest], timeout: float) -> list[bool]:
+        given.append(timeout)
+        return [True] * len(releases)
+
+    stage.keeper = Keeper(stage.clock, stage.extend, stage.lost.append, release=release)
+    stage.keep()
+    stage.clock.move(PERIOD + 0.25)
+    stage.keeper.register_cleanup(ReleaseRequest("k", "owner", due=0.0, ends_at=1e9))
+    stage.keeper.tick()
+    assert given == [0.0]
+
+
+def test_a_loss_that_nobody_wants_to_hear_of_is_no_error(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = stage.keep()
+    stage.clock.move(TTL)
+    stage.keeper.tick()
+    assert stage.lost == [lease]
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    ("left", "pause"), [(4.0, 1.0), (0.1, 0.025), (0.012, 0.005), (0.001, 0.001)]
+)
+def test_retries_come_closer_down_to_five_milliseconds(
+    stage: Stage, left: float, pause: float
+) -> None:
+    lease = stage.lease()
+    now = lease.deadline - left
+    assert due_at(lease, now) - now == pytest.approx(pause)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -18,8 +22,8 @@ from tests.support.fakes.keeper_stage import PERIOD, TTL, Stage, VirtualWakeup, 
 
 
 @pytest.fixture
-def stage() -> Stage:
-    return Stage()
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(monkeypatch)
 
 
 @pytest.fixture
@@ -66,9 +70,7 @@ def test_the_thread_goes_on_until_unused_connections_are_closed(
         told.append(has_leases)
         return stage.clock.now() < 1000 + 90
 
-    stage.keeper = Keeper(
-        stage.clock, stage.extend, stage.lost.append, spawn=stage.threads.append, tidy=tidy
-    )
+    stage.keeper = Keeper(stage.clock, stage.extend, stage.lost.append, tidy=tidy)
     lease = stage.keep()
     wakeup.meanwhile = lambda: stage.keeper.forget(lease)
     wakeup.run_for(1e9)
@@ -79,7 +81,7 @@ def test_the_thread_goes_on_until_unused_connections_are_closed(
 def test_the_thread_connects_again_for_a_first_lease(stage: Stage, wakeup: VirtualWakeup) -> None:
     prepared: list[float] = []
     stage.keeper = Keeper(
-        stage.clock, stage.extend, stage.lost.append, spawn=stage.threads.append,
+        stage.clock, stage.extend, stage.lost.append,
         prepare=lambda: prepared.append(stage.clock.now()), tidy=lambda _: True,
     )  # fmt: skip
     first = stage.keep()
@@ -134,9 +136,7 @@ def test_a_tick_that_always_fails_is_tried_twice_a_second(
     def fail(has_leases: bool) -> bool:  # as the keeper calls it
         raise ZeroDivisionError
 
-    stage.keeper = Keeper(
-        stage.clock, stage.extend, stage.lost.append, spawn=stage.threads.append, tidy=fail
-    )
+    stage.keeper = Keeper(stage.clock, stage.extend, stage.lost.append, tidy=fail)
     stage.keep()
     wakeup.run_for(10)
     assert 19 <= len(caplog.records) <= 22
@@ -178,7 +178,7 @@ def test_a_lease_added_as_the_thread_ends_is_renewed_by_it(
                 added.append(stage.keep("new", 3))
             return has_work
 
-    stage.keeper = Crowded(stage.clock, stage.extend, stage.lost.append, spawn=stage.threads.append)
+    stage.keeper = Crowded(stage.clock, stage.extend, stage.lost.append)
     stage.keeper.forget(stage.keep("old"))
     wakeup.run_for(60)
     assert len(stage.threads) == 1
@@ -192,7 +192,7 @@ def test_the_thread_survives_an_error_in_telling_of_a_loss(
     def lose(lease: Lease) -> None:
         raise ZeroDivisionError
 
-    stage.keeper = Keeper(stage.clock, stage.extend, lose, spawn=stage.threads.append)
+    stage.keeper = Keeper(stage.clock, stage.extend, lose)
     lost = stage.keep("lost", ttl=3)
     other = stage.keep("other", ttl=TTL)
     stage.answer = lambda batch: stage.renew([one for one in batch if one is other])
@@ -241,6 +241,25 @@ def test_only_a_lease_that_is_due_sooner_wakes_the_thread(
     in_this_thread(monkeypatch, Wakeup, "wait", wait)
     stage.threads[-1]()
     assert rang == [False, False, True]
+
+
+def test_a_thread_that_sleeps_too_long_is_woken(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process was stopped as the thread fell asleep: its sleep begins when it goes on."""
+    stage.keep("first", 3)
+    rang: list[bool] = []
+
+    def wait(wakeup: Wakeup, seconds: float) -> bool:
+        stage.clock.move(2)
+        stage.keep("second", 3)
+        rang.append(wakeup.clear())
+        stage.keeper.stop()
+        return True
+
+    in_this_thread(monkeypatch, Wakeup, "wait", wait)
+    stage.threads[-1]()
+    assert rang == [True]
 
 
 def test_stop_ends_the_thread_and_keeps_nothing(stage: Stage, wakeup: VirtualWakeup) -> None:
@@ -301,14 +320,16 @@ def test_a_thread_that_did_not_start_is_started_by_the_next(stage: Stage) -> Non
     assert len(stage.threads) == 2
 
 
-def test_a_thread_that_can_not_be_started_says_so_each_time(stage: Stage) -> None:
+def test_a_thread_that_can_not_be_started_says_so_each_time(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tries: list[Callable[[], None]] = []
 
-    def spawn(run: Callable[[], None]) -> None:
+    def refuse(run: Callable[[], None], name: str) -> None:
         tries.append(run)
         raise RuntimeError("can't start new thread")
 
-    stage.keeper = Keeper(stage.clock, stage.extend, stage.lost.append, spawn=spawn)
+    in_this_thread(monkeypatch, dispatch, "start_thread", refuse)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="can't start new thread"):
             stage.keep()
@@ -325,7 +346,7 @@ def test_a_lease_added_as_the_thread_falls_asleep_is_in_time(
                 stage.keep("new", 0.6)
             return wakes_at
 
-    stage.keeper = Crowded(stage.clock, stage.extend, stage.lost.append, spawn=stage.threads.append)
+    stage.keeper = Crowded(stage.clock, stage.extend, stage.lost.append)
     stage.keep("long", 300)
     wakeup.run_for(10)
     assert any(lease.key == "new" for _, batch in stage.rounds for lease in batch)
@@ -348,7 +369,7 @@ def test_a_lease_added_while_the_next_time_is_published_is_in_time(
                 stage.keep("new", 0.6)
             return super()._next_due_at()
 
-    stage.keeper = Crowded(stage.clock, stage.extend, stage.lost.append, spawn=stage.threads.append)
+    stage.keeper = Crowded(stage.clock, stage.extend, stage.lost.append)
     stage.keep("long", 300)
     wakeup.run_for(10)
     assert any(lease.key == "new" for _, batch in stage.rounds for lease in batch)
@@ -361,7 +382,7 @@ def test_the_thread_stays_while_it_is_used_now_and_then(
 ) -> None:
     def use() -> None:
         if wakeup.waits % 5 == 0:
-            stage.keeper.answer_for(ReleaseRequest("k", "owner", due=1e9, ends_at=1e9))
+            stage.keeper.register_cleanup(ReleaseRequest("k", "owner", due=1e9, ends_at=1e9))
             stage.keeper.settle("owner")
 
     wakeup.meanwhile = use
@@ -379,10 +400,44 @@ def test_the_thread_prepares_itself_once_before_anything_is_due(
         prepared.append(stage.clock.now())
         raise ZeroDivisionError  # whatever comes of it, the leases are renewed
 
-    stage.keeper = Keeper(
-        stage.clock, stage.extend, stage.lost.append, prepare, stage.threads.append
-    )
+    stage.keeper = Keeper(stage.clock, stage.extend, stage.lost.append, prepare)
     stage.keep()
     wakeup.run_for(3 * PERIOD + 1)
     assert prepared == [1000.0]
     assert stage.times() == pytest.approx([PERIOD, 2 * PERIOD, 3 * PERIOD])
+
+
+def test_without_a_descriptor_no_thread_is_started(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that fails to begin would leave its leases to nobody."""
+
+    def pipe() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pipe", pipe)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="Too many open files"):
+                stage.keep()
+    assert not stage.threads
+    stage.keep()
+    assert len(stage.threads) == 1
+
+
+def test_stop_wakes_the_thread(stage: Stage) -> None:
+    woken: list[bool] = []
+    wakeup = cast(Wakeup, SimpleNamespace(wake=lambda: woken.append(True)))
+    stage.keeper._thread._threads["here"] = wakeup
+    stage.keeper.stop()
+    assert woken == [True]
+
+
+def test_the_thread_pauses_after_each_error_from_outside(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again, pauses = iter([True, True, False]), list[float]()
+    monkeypatch.setattr(stage.keeper._thread, "_goes_on_after_error", lambda *_: next(again))
+    monkeypatch.setattr(native, "original", lambda *_: pauses.append)
+    stage.keeper._thread._run(Wakeup())
+    assert pauses == [0.5, 0.5]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import socket
 from collections.abc import Callable
 
@@ -14,15 +15,20 @@ from celery_redlock.redlock.lease import (
     Lease,
     holder_of,
     host_of,
+    is_period,
     is_reservation,
     lost_in_block,
     new_owner,
     publication_of,
     release_or_warn,
+    reserved_since,
     task_of,
     without_nonces,
 )
 from tests.support.fakes.fake_clock import FakeClock
+
+MARKED = f"{'a' * 24}decade00~:b"
+"""A label that looks like the owner of a reserved period."""
 
 
 @pytest.fixture
@@ -47,6 +53,16 @@ def test_remaining_counts_down_to_the_deadline_and_no_further(
     assert lease.remaining() == 0.0
 
 
+def test_nothing_remains_though_the_deadline_passes_meanwhile(lease: Lease) -> None:
+    class Passing(FakeClock):
+        def now(self) -> float:
+            self.time += 20.0
+            return self.time
+
+    lease.clock = Passing(lease.deadline - 30.0)
+    assert lease.remaining() == 0.0
+
+
 def test_a_lease_is_lost_at_its_deadline_not_before(lease: Lease, clock: FakeClock) -> None:
     clock.time = 109.999
     before = lease.lost
@@ -56,7 +72,7 @@ def test_a_lease_is_lost_at_its_deadline_not_before(lease: Lease, clock: FakeClo
 
 
 def test_what_was_said_to_be_lost_stays_lost(lease: Lease) -> None:
-    lease.is_lost = True
+    lease.backing.is_lost = True
     lease.deadline = 1e9
     assert lease.lost
     assert lease.remaining() == 0.0
@@ -94,7 +110,7 @@ def test_ensure_asks_nobody_about_a_lease_that_is_over(
     if end == "deadline":
         clock.move(10)
     elif end == "lost":
-        lease.is_lost = True
+        lease.backing.is_lost = True
     else:
         lease.is_released = True
     with pytest.raises(
@@ -121,7 +137,7 @@ def test_a_lease_renewed_elsewhere_is_updated_first(lease: Lease, clock: FakeClo
 
 def test_a_loss_that_is_noted_elsewhere_is_seen_at_once(lease: Lease) -> None:
     def refresh(lease: Lease) -> None:
-        lease.is_lost = True
+        lease.backing.is_lost = True
 
     lease.backing.refresh = refresh
     assert lease.remaining() == 0.0
@@ -162,10 +178,14 @@ def test_a_release_that_fails_at_the_end_is_told_and_not_raised(
         given.append((lease, keep, done))
         raise LeaseLost(lease.key, "too late")
 
-    release_or_warn(fail, lease, 1.5, done="task-9")
+    assert not release_or_warn(fail, lease, 1.5, done="task-9")
     assert given == [(lease, 1.5, "task-9")]
     [told] = [record.getMessage() for record in caplog.records]
     assert told == "lock not released key=k error=the lease on 'k' is lost: too late"
+
+
+def test_a_confirmed_release_at_the_end_is_known_to_be(lease: Lease) -> None:
+    assert release_or_warn(lambda _: None, lease)
 
 
 # ---- owners
@@ -198,6 +218,28 @@ def test_an_owner_says_whether_it_reserves() -> None:
     assert not is_reservation(None)
 
 
+@pytest.mark.parametrize("publication", ["", "0123abcd"])
+@pytest.mark.parametrize("is_reserved", [False, True])
+def test_an_owner_says_whether_it_is_a_period(publication: str, is_reserved: bool) -> None:
+    owner = new_owner(
+        MARKED, "host", publication=publication, is_reservation=is_reserved, is_period=True
+    )
+    assert is_period(owner)
+    assert is_reservation(owner) is is_reserved
+    assert (task_of(owner), host_of(owner)) == (MARKED, "host")
+    assert publication_of(owner) == publication
+    assert not is_period(new_owner(MARKED, publication=publication, is_reservation=is_reserved))
+    assert not is_period(f"{'a' * 24}decade00")
+    assert not is_period(f"{'a' * 23}decade00:b")
+    assert not is_period(None)
+
+
+def test_random_bits_never_say_that_an_owner_is_a_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = [f"{'a' * 24}decade00", f"{'b' * 24}decade00", "decade00" * 3 + "a" * 8]
+    monkeypatch.setattr(secrets, "token_hex", lambda _: drawn.pop(0))
+    assert new_owner("t", "host") == f"{'decade00' * 3}{'a' * 8}:t@host"
+
+
 @pytest.mark.parametrize("is_reserved", [False, True])
 def test_the_publication_in_an_owner_is_found_again(is_reserved: bool) -> None:
     owner = new_owner("a.b:c", publication="0123abcd", is_reservation=is_reserved)
@@ -216,12 +258,15 @@ def test_no_value_names_no_host(owner: str | None) -> None:
     assert host_of(owner) is None
 
 
+@pytest.mark.parametrize("lasts", [False, True])
 @pytest.mark.parametrize("is_reserved", [False, True])
 @pytest.mark.parametrize("publication", ["", "0123456789abcdef"])
 def test_an_owner_is_told_without_its_nonce(
-    lease: Lease, is_reserved: bool, publication: str
+    lease: Lease, lasts: bool, is_reserved: bool, publication: str
 ) -> None:
-    owner = new_owner("task:1@2", "host", publication=publication, is_reservation=is_reserved)
+    owner = new_owner(
+        "task:1@2", "host", publication=publication, is_reservation=is_reserved, is_period=lasts
+    )
     assert holder_of(owner) == "task:1@2@host"
     mark = "~" if is_reserved else ""
     assert without_nonces(f"got {owner.encode()!r}") == f"got b'...{mark}:task:1@2@host'"
@@ -232,3 +277,44 @@ def test_an_owner_is_told_without_its_nonce(
 def test_what_is_no_nonce_is_told_as_it_is() -> None:
     told = f"NOSCRIPT {'a1' * 20}: {'b2' * 16}, {'c3' * 8}:x"
     assert without_nonces(told) == told
+
+
+# ---- the time of a reservation
+
+
+def test_a_reservation_tells_when_it_began() -> None:
+    since_us = 1_795_365_753_594_200
+    owner = new_owner("t", publication="ab12", is_reservation=True, since_us=since_us)
+    assert reserved_since(owner) == 1_795_365_753.594
+    assert reserved_since(new_owner("t", is_reservation=True, since_us=since_us)) is not None
+    assert is_reservation(owner)
+    assert (publication_of(owner), task_of(owner)) == ("ab12", "t")
+    assert re.fullmatch(r"[0-9a-f]{32}\.ab12", owner.partition("~")[0])
+
+
+def test_no_two_reservations_of_a_moment_have_one_owner() -> None:
+    owners = {new_owner("t", is_reservation=True, since_us=10**15) for _ in range(1000)}
+    assert len(owners) == 1000
+
+
+def test_without_a_time_all_bits_are_random() -> None:
+    assert len({new_owner(is_reservation=True)[:12] for _ in range(100)}) == 100
+
+
+@pytest.mark.parametrize(
+    ("since_s", "is_told"),
+    [(1_699_999_999, False), (1_700_000_000, True), (4_102_444_799, True), (4_102_444_800, False)],
+)
+def test_only_a_likely_time_is_told(since_s: int, *, is_told: bool) -> None:
+    owner = new_owner("t", is_reservation=True, since_us=since_s * 10**6)
+    assert reserved_since(owner) == (since_s if is_told else None)
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [None, "", "018f00000000600000000000000000000~:t@h",
+     "018f0000000060000000000000000000~:t@h", "018f0000000070000000000000000000:t@h",
+     "x018f000000007000000000000000000~:t@h"],
+)  # fmt: skip
+def test_another_owner_tells_no_time(owner: str | None) -> None:
+    assert reserved_since(owner) is None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import weakref
+
 import pytest
 
-from celery_redlock.redlock.errors import (
-    ConfigurationError,
-)
+from celery_redlock.redlock.errors import ConfigurationError, LeaseLost
+from celery_redlock.redlock.events import Event, Lost
 from celery_redlock.redlock.lease import publication_of, task_of
 from celery_redlock.redlock.task_lock import TaskLock
-from tests.support.fakes.simulated_network import Network
+from tests.support.fakes.simulated_network import Network, SimulatedChannel
 
 TTL = 30.0
 
@@ -144,3 +146,82 @@ def test_a_task_s_wait_out_of_range_asks_nobody(five: Network, redlock: TaskLock
 def test_a_done_mark_leaves_no_floor(five: Network, redlock: TaskLock) -> None:
     redlock.mark_done("k", "task-1/0")
     assert five.floors() == [0] * 5
+
+
+# ---- blocks of a lease
+
+
+def test_a_block_that_outlasts_its_lease_says_so(five: Network, redlock: TaskLock) -> None:
+    """Also where the nodes still have the lock: they keep it a little longer."""
+    lease = redlock.acquire("k", ttl=TTL)
+    lease.__enter__()
+    five.pass_(TTL - 0.1)
+    assert five.holders() == [lease.owner] * 5
+    with pytest.raises(LeaseLost):
+        lease.__exit__(None)
+
+
+def test_an_error_of_a_block_comes_before_its_loss(five: Network, redlock: TaskLock) -> None:
+    lease = redlock.acquire("k", ttl=TTL)
+    lease.__enter__()
+    five.pass_(TTL)
+    lease.__exit__(ZeroDivisionError)
+    assert lease.lost
+
+
+def test_a_lease_released_in_its_block_is_not_released_again(
+    five: Network, redlock: TaskLock
+) -> None:
+    with redlock.acquire("k") as lease:
+        lease.release()
+        five.log.clear()
+    assert five.log == []
+
+
+def test_a_lease_is_renewed_for_a_day_by_default(redlock: TaskLock) -> None:
+    lease = redlock.acquire("k", renew=True)
+    assert lease.hold_until == lease.acquired_at + 86_400
+
+
+# ---- locks that nobody uses any more
+
+
+def test_a_lock_that_nobody_refers_to_is_collected(
+    five: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though the keeper's thread may refer to its parts."""
+    monkeypatch.setattr(SimulatedChannel, "is_unused", lambda self, seconds: seconds <= 0)
+    redlock = five.redlock(idle_timeout=60.0)
+    redlock.release(redlock.acquire("k"))
+    keeper, gone = redlock.keeper, weakref.ref(redlock)
+    del redlock
+    assert gone() is None
+    keeper.tick()
+    assert not keeper._has_work(), "it keeps no connection, and its thread ends"
+
+
+@pytest.mark.parametrize("idle_timeout", [60.0, math.inf])
+def test_connections_of_a_lock_in_use_stay(five: Network, idle_timeout: float) -> None:
+    redlock = five.redlock(idle_timeout=idle_timeout)
+    redlock.release(redlock.acquire("k"))
+    redlock.keeper.tick()
+    assert redlock._pool.has_channels()
+    assert redlock.keeper._has_work() == (idle_timeout < math.inf)
+
+
+def test_a_lease_outlives_the_lock_that_nobody_refers_to(five: Network) -> None:
+    redlock, seen = five.redlock(), list[Event]()
+    redlock.observers.append(seen.append)
+    lease = redlock.acquire("k", ttl=30.0)
+    lease.backing.lock = None
+    redlock.keeper.keep(lease)
+    keeper, gone = redlock.keeper, weakref.ref(redlock)
+    del redlock
+    assert gone() is None
+    five.pass_(15)
+    keeper.tick()
+    assert lease.remaining() > 25
+    five.pass_(40)
+    keeper.tick()
+    assert lease.backing.is_lost
+    assert [event.lease for event in seen if isinstance(event, Lost)] == [lease]

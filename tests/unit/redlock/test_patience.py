@@ -145,7 +145,9 @@ def test_connections_are_waited_for_as_long_as_the_caller_waits(
 ) -> None:
     patiences: list[float | None] = []
 
-    def prepare(self: SimulatedChannel, patience: float | None = None) -> None:
+    def prepare(
+        self: SimulatedChannel, patience: float | None = None, *, needs_votes: bool = True
+    ) -> None:
         patiences.append(patience)
         three.pass_(0.02)
 

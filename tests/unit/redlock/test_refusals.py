@@ -6,7 +6,14 @@ import pytest
 
 from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.lease import new_owner
-from celery_redlock.redlock.protocol.replies import Busy, Extended, Failed, Granted, Healed
+from celery_redlock.redlock.protocol.replies import (
+    Busy,
+    Extended,
+    Failed,
+    Granted,
+    Healed,
+    Occupied,
+)
 from celery_redlock.redlock.refusals import held_by, refuse_misconfigured, unavailable
 from celery_redlock.redlock.transport.node import Node
 from tests.support.fakes.fake_clock import FakeClock
@@ -35,6 +42,15 @@ def test_only_nodes_that_extended_are_not_to_blame(nodes: list[Node]) -> None:
     assert error.errors == {"node-b:6379": "it had lost it", "node-c:6379": "it had lost it"}
 
 
+def test_nodes_that_answered_are_counted_as_such(nodes: list[Node]) -> None:
+    error = unavailable("extend", "k", [Occupied(), Occupied(), Healed()], nodes, "it had lost it")
+    assert str(error) == (
+        "cannot extend 'k': 3 of 3 nodes answered, 0 of them as needed, 2 are needed "
+        "(node-a:6379: another owner has the lock key; node-b:6379: another owner has the lock "
+        "key; node-c:6379: it had lost it)"
+    )
+
+
 def test_a_held_lock_names_its_holder_without_the_nonce() -> None:
     owner = new_owner("task-1")
     error = held_by("k", Busy(owner, 1500, 3), 1000.0, contended=False, age=2.5)
@@ -58,11 +74,15 @@ def test_an_expiry_that_has_passed_is_no_negative_time() -> None:
     assert held_by("k", Busy(new_owner(), -2, 3), 0.0, contended=False).remaining == 0.0
 
 
-def test_one_misconfigured_node_refuses_every_grant(nodes: list[Node]) -> None:
+def test_more_unfit_nodes_than_allowed_are_an_error(nodes: list[Node]) -> None:
     nodes[1].misconfigured = ConfigurationError("node node-b:6379 is a replica")
+    refuse_misconfigured(nodes, most=1)
     with pytest.raises(ConfigurationError, match="node-b:6379 is a replica") as caught:
         refuse_misconfigured(nodes)
     assert caught.value is not nodes[1].misconfigured, "each caller has its own traceback"
+    nodes[2].misconfigured = ConfigurationError("node node-c:6379 is a replica")
+    with pytest.raises(ConfigurationError, match="node-b:6379 is a replica"):
+        refuse_misconfigured(nodes, most=1)
 
 
 def test_nodes_that_are_down_are_not_misconfigured(nodes: list[Node]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from celery_redlock.redlock.lease import Lease
 from celery_redlock.redlock.protocol.quorum import drift_ms
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.redlock.unsettled import ReleaseRequest, due_after
-from tests.support.fakes.simulated_network import Network
+from tests.support.fakes.simulated_network import Network, SimulatedChannel
 
 OTHER = "other:task-1@host"
 TTL = 30.0
@@ -54,6 +55,29 @@ def test_a_release_goes_to_guarded_nodes_too(
     five.nodes[3].votes_from = five.time + 60
     redlock.release(lease)
     assert sorted(five.asked("RELEASE")) == [0, 1, 2, 3, 4]
+
+
+def test_no_vote_is_waited_for_to_release(
+    redlock: TaskLock, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node inside its restart guard confirms a release like the others."""
+    needed: list[bool] = []
+
+    def prepare(
+        self: SimulatedChannel, patience: float | None = None, *, needs_votes: bool = True
+    ) -> None:
+        needed.append(needs_votes)
+
+    monkeypatch.setattr(SimulatedChannel, "prepare", prepare)
+    redlock.extend(lease)
+    assert needed == [True]
+    redlock.release(lease)
+    redlock.mark_done(lease.key, "task-1")
+    redlock._release.note_drop(lease.key, lease.owner, "somebody")
+    redlock._inspection.why_dropped(lease.key, lease.owner)
+    request = ReleaseRequest(lease.key, lease.owner, 0.0, lease.deadline)
+    redlock.keeper._releases._make([request], 0.0)
+    assert needed == [True] + [False] * 5
 
 
 def test_a_release_does_not_wait_for_stragglers(
@@ -172,12 +196,40 @@ def test_a_release_does_not_wait_for_a_way_without_debt(five: Network) -> None:
         assert five.time == began
 
 
+def test_a_release_takes_any_way_when_its_grant_is_answered(five: Network) -> None:
+    redlock = five.redlock(node_timeout=1.0)
+    five.reads_at_once = True
+    lease = redlock.acquire("k")
+    assert lease.backing.is_granted_late is None
+    with redlock._pool.channel(lease.backing.channel):
+        redlock.release(lease)
+    assert five.holders() == [None] * 5
+
+
+def test_a_run_s_lock_that_is_handed_over_is_not_lost(five: Network, redlock: TaskLock) -> None:
+    lease = redlock.acquire_for_task("k")
+    five.expire()
+    redlock.release(lease)
+    assert not lease.backing.is_lost
+
+
+@pytest.mark.parametrize(("down", "left"), [([], 0), ([0, 1], 0), ([0, 1, 2], 1)])
+def test_a_release_is_left_to_the_keeper_without_a_majority(
+    five: Network, redlock: TaskLock, lease: Lease, down: list[int], left: int
+) -> None:
+    for index in down:
+        five.nodes[index].is_up = False
+    with suppress(QuorumUnavailable):
+        redlock.release(lease)
+    assert len(redlock.keeper._releases) == left
+
+
 @pytest.mark.parametrize(("keep", "ends_in"), [(0.0, TTL), (60.0, 60.0 + DRIFT)])
 def test_the_keeper_answers_for_a_release_until_the_lock_has_expired(
     five: Network, redlock: TaskLock, lease: Lease, keep: float, ends_in: float
 ) -> None:
     requests: list[ReleaseRequest] = []
-    redlock.keeper.answer_for = requests.append  # type: ignore[assignment,method-assign]
+    redlock.keeper.register_cleanup = requests.append  # type: ignore[assignment,method-assign]
     redlock.release(lease, keep=keep)
     [request] = requests
     assert request.due == five.time + due_after(NODE_TIMEOUT_S)
@@ -186,7 +238,7 @@ def test_the_keeper_answers_for_a_release_until_the_lock_has_expired(
 
 def test_the_keeper_answers_for_a_drop_for_a_minute(five: Network, redlock: TaskLock) -> None:
     requests: list[ReleaseRequest] = []
-    redlock.keeper.answer_for = requests.append  # type: ignore[assignment,method-assign]
+    redlock.keeper.register_cleanup = requests.append  # type: ignore[assignment,method-assign]
     redlock.release_owner("k", OTHER)
     [request] = requests
     assert request.due == five.time + due_after(NODE_TIMEOUT_S)
@@ -221,6 +273,79 @@ def test_a_release_in_the_background_waits_for_connections_as_for_replies(
     redlock.keeper.take_over(lease)
     redlock.keeper.tick()
     assert asked_with == [LOOK_S]
+
+
+def keep_releasing(five: Network, redlock: TaskLock, lease: Lease) -> float:
+    """Have the keeper release `lease`; return for how many seconds it does."""
+    redlock.keeper.take_over(lease)
+    began = five.time
+    while True:
+        due = redlock.keeper.tick()
+        if not redlock.keeper._releases:
+            return five.time - began
+        five.pass_(max(0.0, due - five.time))
+
+
+def test_the_keeper_releases_on_every_connected_node(
+    five: Network, redlock: TaskLock, lease: Lease
+) -> None:
+    five.nodes[0].hang()
+    five.after(10.0, five.nodes[0].resume)
+    assert 10.0 < keep_releasing(five, redlock, lease) < TTL - 10
+    assert five.holders() == [None] * 5
+
+
+def test_the_keeper_stops_releasing_when_the_lock_has_expired(
+    five: Network, redlock: TaskLock, lease: Lease
+) -> None:
+    five.nodes[0].hang()
+    assert TTL <= keep_releasing(five, redlock, lease) < TTL + 10
+
+
+def test_the_keeper_does_not_wait_for_a_node_that_is_down(
+    five: Network, redlock: TaskLock, lease: Lease
+) -> None:
+    five.nodes[0].is_up = five.nodes[1].is_up = False
+    assert keep_releasing(five, redlock, lease) < 5
+    assert five.holders()[2:] == [None] * 3
+
+
+def test_the_keeper_releases_until_a_majority_confirms(
+    five: Network, redlock: TaskLock, lease: Lease
+) -> None:
+    def change(is_up: bool) -> None:
+        for node in five.nodes[:3]:
+            node.is_up = is_up
+
+    change(is_up=False)
+    five.after(10.0, lambda: change(is_up=True))
+    assert 10.0 < keep_releasing(five, redlock, lease) < TTL - 10
+    assert five.holders() == [None] * 5
+
+
+def test_the_keeper_waits_for_a_round_s_time_at_least(
+    redlock: TaskLock, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked_with: list[float] = []
+    channel = redlock._keepers_pool.channel
+
+    def watched(*, patience: float, **how: Any) -> Any:
+        asked_with.append(patience)
+        return channel(patience=patience, **how)
+
+    monkeypatch.setattr(redlock._keepers_pool, "channel", watched)
+    request = ReleaseRequest(lease.key, lease.owner, 0.0, lease.deadline)
+    assert redlock.keeper._releases._make([request], 0.0) == [True]
+    assert asked_with == [NODE_TIMEOUT_S]
+
+
+def test_waiters_here_are_not_told_where_nobody_listens(
+    redlock: TaskLock, lease: Lease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(redlock._waiters, "note_release", lambda *one: told.append(one))
+    redlock.release(lease)
+    assert told == []
 
 
 def test_waiters_here_are_told_of_a_release_once(

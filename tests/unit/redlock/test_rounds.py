@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from celery_redlock.redlock.attempt import Attempt
+from celery_redlock.redlock.errors import QuorumUnavailable
+from celery_redlock.redlock.inspection import Inspection
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.protocol.replies import Busy, Done, Failed, Granted, GrantReply
-from celery_redlock.redlock.rounds import Rounds
-from celery_redlock.redlock.transport.channel import Channel
+from celery_redlock.redlock.release import ReleaseRound
 from celery_redlock.redlock.unsettled import ReleaseRequest
+from tests.support.fakes.lent_channel import HOUR_MS, access_over, acquisition_over
 
 BUSY, LATE = Busy("somebody", 900, 3), Failed("timed out")
 
 
 class Wire:
     """What a round asks of a channel to five nodes, all connected."""
+
+    nodes = (SimpleNamespace(name="node"),) * 5
 
     def __init__(self) -> None:
         self.commands: list[Any] = []
@@ -31,11 +36,6 @@ class Wire:
         return [0, 1, 2, 3, 4]
 
     def ask(
-        self, command: Any, parse: object, is_decided: Callable[..., bool], among: Sequence[int]
-    ) -> list[Any]:
-        return self.ask_batch([command], parse, is_decided, among)
-
-    def ask_batch(
         self, commands: Any, parse: object, is_decided: Callable[..., bool], among: Sequence[int],
         timeout: float | None = None,
     ) -> list[Any]:  # fmt: skip
@@ -49,6 +49,9 @@ class Wire:
     def voters(self) -> list[int]:
         return [0, 1, 2]
 
+    def first_timeout(self, timeout: float) -> float:
+        return timeout
+
 
 @pytest.mark.parametrize(
     ("attempt", "names"),
@@ -61,13 +64,19 @@ class Wire:
     ],
 )
 def test_no_token_and_no_replacement_need_no_script(attempt: Attempt, names: list[str]) -> None:
-    wire = Wire()
-    Rounds("redlock", 0, 0).grant(cast(Channel, wire), attempt, proposed_us=1)
+    wire: Any = Wire()
+    acquisition_over(wire)._grant(wire, attempt, 1)
     assert (wire.names, wire.asked) == (names, [0, 1, 2])
 
 
-def release(rounds: Rounds, channel: Channel, owner: str, key: str = "key") -> None:
-    rounds.release(channel, key, owner, 0, superseded="", keep_ms=0, done=None, done_ttl_ms=0)
+def release(wire: Any, request: ReleaseRequest) -> None:
+    ReleaseRound(*access_over(wire))._ask_one(wire, request)
+
+
+def released(owner: str) -> Wire:
+    wire = Wire()
+    release(wire, ReleaseRequest("key", owner, 0.0, 9.0))
+    return wire
 
 
 def test_many_releases_are_made_as_each_by_itself() -> None:
@@ -76,13 +85,10 @@ def test_many_releases_are_made_as_each_by_itself() -> None:
         ReleaseRequest("b", "me", 0.0, 9.0, 8, done="e", done_ttl_ms=60),
         ReleaseRequest("c", new_owner(is_reservation=True), 0.0, 9.0),
     ]
-    rounds, together, alone = Rounds("redlock", 0, HOUR_MS), Wire(), Wire()
-    rounds.release_all(cast(Channel, together), requests, now=1.0, timeout=1.0)
-    for one, keep_ms in zip(requests, (1000, 0, 0), strict=True):
-        rounds.release(
-            cast(Channel, alone), one.key, one.owner, one.token, superseded=one.superseded,
-            keep_ms=keep_ms, done=one.done, done_ttl_ms=one.done_ttl_ms,
-        )  # fmt: skip
+    together, alone = Wire(), Wire()
+    ReleaseRound(*access_over(together)).make_all(requests, 1.0)
+    for request in requests:
+        release(alone, request)
     assert together.commands == alone.commands
     assert not together.is_decided([LATE, None])
     assert together.is_decided([LATE, LATE])
@@ -91,34 +97,38 @@ def test_many_releases_are_made_as_each_by_itself() -> None:
 def test_what_is_undone_raises_no_floor_and_renews_it() -> None:
     """As the release of a reservation."""
     left = reserved()
-    rounds, undone, released = Rounds("redlock", 0, HOUR_MS), Wire(), Wire()
-    rounds.abandon(cast(Channel, undone), LEASE, ())
-    rounds.clear(cast(Channel, undone), LEASE, [Granted(7), left, Granted(7), Granted(7), None])
-    release(rounds, cast(Channel, released), LEASE.owner)
-    release(rounds, cast(Channel, released), left.holder)
-    assert undone.commands == released.commands
+    undone: Any = Wire()
+    acquisition = acquisition_over(undone)
+    acquisition._abandon(undone, LEASE, ())
+    acquisition._clear(undone, LEASE, [Granted(7), left, Granted(7), Granted(7), None])
+    assert undone.commands == released(LEASE.owner).commands + released(left.holder).commands
 
 
 @pytest.mark.parametrize(("label", "more"), [("", []), ("task-1/0", ["PTTL"])])
 def test_a_done_mark_is_asked_for_only_if_one_would_end_the_attempt(
     label: str, more: list[str]
 ) -> None:
-    rounds, look, look_before = Rounds("redlock", 0, 0), Wire(), Wire()
-    rounds.look(cast(Channel, look), "key")
-    rounds.look_before(cast(Channel, look_before), Attempt("key", "me", 1000, unless_done=label))
+    look, look_before = Wire(), Wire()
+    with pytest.raises(QuorumUnavailable):
+        Inspection(*access_over(look)).look("key")
+    attempt = Attempt("key", "me", 1000, unless_done=label, looks_first=True)
+    channel: Any = look_before
+    acquisition_over(channel)._look(channel, attempt)
     assert look_before.names == look.names + more
 
 
 def test_only_nodes_that_are_behind_are_asked_to_confirm() -> None:
-    wire = Wire()
-    attempt = Attempt("key", "me", 1000)
-    Rounds("redlock", 0, 0).confirm(cast(Channel, wire), attempt, 7, behind=[1, 4], already=1)
+    wire: Any = Wire()
+    granted, behind = Granted(7), Granted(6)
+    grants = [granted, behind, None, BUSY, behind]
+    acquisition_over(wire)._confirm(wire, Attempt("key", "me", 1000), 7, 1, grants)
     assert (wire.names, wire.asked) == (["EVALSHA"], [1, 4])
 
 
 def told_to_undo(grants: Sequence[GrantReply | None]) -> list[int]:
     wire = Wire()
-    Rounds("redlock", 0, 0).abandon(cast(Channel, wire), Attempt("key", "owner", 1000), grants)
+    channel: Any = wire
+    acquisition_over(channel)._abandon(channel, Attempt("key", "owner", 1000), grants)
     return wire.asked
 
 
@@ -135,11 +145,9 @@ def test_a_failed_attempt_is_released_wherever_it_may_stand() -> None:
 def test_a_lock_granted_without_a_script_loads_that_of_release(
     owner: str, names: list[str]
 ) -> None:
-    rounds = Rounds("redlock", 0, 0)
-    abandoned, released = Wire(), Wire()
-    rounds.abandon(cast(Channel, abandoned), Attempt("key", owner, 1000), ())
-    release(rounds, cast(Channel, released), owner)
-    for wire in (abandoned, released):
+    abandoned: Any = Wire()
+    acquisition_over(abandoned)._abandon(abandoned, Attempt("key", owner, 1000), ())
+    for wire in (abandoned, released(owner)):
         assert (wire.names, wire.owners) == (names, [owner])
 
 
@@ -151,12 +159,9 @@ def test_an_attempt_that_was_struck_down_is_undone_everywhere() -> None:
     assert told_to_undo(()) == [0, 1, 2, 3, 4]
 
 
-HOUR_MS = 3_600_000
-
-
 def told_to_clear(grants: Sequence[GrantReply | None], attempt: Attempt) -> dict[int, str]:
-    wire = Wire()
-    Rounds("redlock", 0, 0).clear(cast(Channel, wire), attempt, grants)
+    wire: Any = Wire()
+    acquisition_over(wire)._clear(wire, attempt, grants)
     return dict(zip(wire.asked, wire.owners, strict=True))
 
 

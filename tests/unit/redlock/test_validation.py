@@ -46,6 +46,14 @@ def test_seconds_may_be_without_end_only_where_that_is_meant() -> None:
             check_seconds("wait", value, endless=True)
 
 
+@pytest.mark.parametrize("value", [10.5, 11, 1e300])
+def test_seconds_may_have_an_upper_limit(value: float) -> None:
+    check_seconds("node_timeout", 10, longest=10)
+    check_seconds("node_timeout", 10.0, longest=10)
+    with pytest.raises(ConfigurationError, match="node_timeout must be at most 10 seconds, got 1"):
+        check_seconds("node_timeout", value, longest=10)
+
+
 @pytest.mark.parametrize("value", [0, 0.0, -0.0])
 def test_zero_is_refused_where_nothing_would_be_left(value: float) -> None:
     with pytest.raises(ConfigurationError, match="ttl must be a number of seconds > 0, got"):
@@ -65,7 +73,7 @@ def test_any_text_may_name_a_lock(key: str) -> None:
         (b"x", "key must be a string, got bytes"),
         (["x"], "key must be a string, got list"),
         ("", "key must not be empty; give one such as 'invoice:42'"),
-        ("a\ud800", "key 'a\\ud800' can't be encoded as UTF-8"),
+        ("a\ud800", "key 'a\\ud800' can't be encoded as UTF-8; replace its lone surrogates"),
     ],
 )
 def test_what_can_not_name_a_lock_is_refused(key: object, message: str) -> None:

@@ -74,6 +74,16 @@ def test_who_has_just_subscribed_asks_once_more(stage: Stage) -> None:
     assert woken(waiter) == [True]
 
 
+def test_who_waits_asks_once_more_when_a_connection_is_lost(stage: Stage) -> None:
+    """Of five, three may be dead, and each be replaced before the next one's end is seen."""
+    waiter = stage.waiter()
+    stage.heard.lost += 1
+    stage.turn(2)
+    assert woken(waiter) == [True]
+    waiter.wakeups.get()
+    assert woken(waiter) == [False]
+
+
 def test_who_is_subscribed_already_asks_once_more_at_once(stage: Stage) -> None:
     stage.heard.followed = {"k"}
     waiter = Waiter(stage.waiters, "k")
@@ -196,6 +206,7 @@ def test_a_turn_is_passed_on_by_the_oldest_of_many_that_are_gone(stage: Stage) -
     stage.clock.move(60.0)
     stage.turn()
     assert woken(first, second, third) == [True, False, True]
+    assert third.wakeups.qsize() == 1
 
 
 def test_a_waiter_whose_turn_to_join_came_too_late_is_gone(stage: Stage) -> None:
@@ -255,7 +266,7 @@ def test_few_releases_are_remembered() -> None:
 
 def test_without_a_listener_a_wait_is_a_pause(stage: Stage) -> None:
     waiter = Waiter(stage.waiters, "k")
-    assert waiter.polls_s == 0.0
+    assert waiter.poll_interval_s == 0.0
     began = stage.clock.time
     waiter.wait(0.15)
     assert stage.clock.time == began + 0.15
@@ -270,7 +281,7 @@ def test_a_wait_that_lost_its_listener_is_short(stage: Stage) -> None:
 
 def test_the_nth_waiter_polls_n_times_as_seldom(stage: Stage) -> None:
     waiters = [stage.waiter() for _ in range(3)]
-    assert [waiter.polls_s for waiter in waiters] == [POLL_S, 2 * POLL_S, 3 * POLL_S]
+    assert [waiter.poll_interval_s for waiter in waiters] == [POLL_S, 2 * POLL_S, 3 * POLL_S]
 
 
 def test_a_woken_waiter_asks_at_once_if_nobody_else_listens(stage: Stage) -> None:

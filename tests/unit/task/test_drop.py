@@ -14,9 +14,9 @@ from celery.signals import task_unknown
 from celery_redlock import QuorumUnavailable, SingletonTask
 from celery_redlock.config import app_lock
 from celery_redlock.messages import reservation
-from celery_redlock.messages.reservation import HEADER
+from celery_redlock.messages.headers import RESERVATION_HEADER as HEADER
 from celery_redlock.throttled_log import ThrottledLog
-from tests.support.fakes.forged import deliver
+from tests.support.fakes.forged import RESERVED_PERIOD, deliver
 from tests.support.fakes.one_node import OneNode
 
 NewTask = Callable[..., Any]
@@ -49,7 +49,7 @@ def test_a_dropped_call_can_be_published_again(new_task: NewTask, lifetime: str)
     assert task.delay(2).id == other.id
 
 
-@pytest.mark.parametrize("lifetime", ["while_executing", "until_executed"])
+@pytest.mark.parametrize("lifetime", ["while_executing", "until_executed", "until_expired"])
 def test_a_lock_under_which_a_body_runs_is_not_dropped(
     new_task: NewTask, node: OneNode, lifetime: str
 ) -> None:
@@ -68,6 +68,9 @@ def test_a_place_in_line_is_dropped(new_task: NewTask, node: OneNode) -> None:
 def test_a_throttle_is_dropped_after_its_run_too(new_task: NewTask) -> None:
     task = new_task(lock_lifetime="until_expired")
     deliver(task, args=(1,))
+    assert task.drop(1)
+    deliver(task, args=(1,))
+    task.lock_lifetime = "until_executed"  # as after a deployment
     assert task.drop(1)
     assert not task.drop(1)
 
@@ -92,9 +95,10 @@ def test_a_worker_that_locks_nothing_gives_reservations_back(
 ) -> None:
     task = new_task(lock_lifetime=lifetime)
     key = "t:1%next" if lifetime == "until_and_while_executing" else "t:1"
-    node.held[key] = WAITING, 1e9
+    owner = RESERVED_PERIOD if lifetime == "until_expired" else WAITING
+    node.held[key] = owner, 1e9
     app.conf.redlock_enabled = False
-    deliver(task, args=(1,), **{HEADER: [key, WAITING]})
+    deliver(task, args=(1,), **{HEADER: [key, owner]})
     assert (node.owner_of(key) is None) is (lifetime != "until_expired")
 
 

@@ -15,9 +15,20 @@ from kombu.exceptions import OperationalError
 from celery_redlock import LockHeld, QuorumUnavailable, SingletonTask
 from celery_redlock.config.declared_options import lock_options
 from celery_redlock.config.options import Lifetime
-from celery_redlock.messages.headers import PUBLICATION_HEADER, TICK_HEADER, nonce_in
-from celery_redlock.messages.reservation import HEADER
-from celery_redlock.redlock.lease import is_reservation, new_owner, publication_of, task_of
+from celery_redlock.messages.headers import (
+    PLACEMENT_HEADER,
+    PUBLICATION_HEADER,
+    TICK_HEADER,
+    nonce_in,
+    placement_in,
+)
+from celery_redlock.messages.headers import RESERVATION_HEADER as HEADER
+from celery_redlock.redlock.lease import (
+    is_reservation,
+    new_owner,
+    publication_of,
+    task_of,
+)
 from celery_redlock.signals import lock_unavailable
 from celery_redlock.task import publication
 from celery_redlock.task.publication import is_from_beat, is_retry_of, message_ttl, reserved_key
@@ -60,8 +71,10 @@ def test_a_call_reserves_the_key_of_its_lifetime(
         assert publication_of(owner) == nonce_in(headers)
         assert task_of(owner) == result.id == headers["id"]
         assert headers[HEADER] == [key, owner]
+        assert placement_in(headers)[1] == str(node.placement)
     else:
         assert HEADER not in headers
+        assert PLACEMENT_HEADER not in headers
 
 
 @pytest.mark.parametrize(
@@ -312,13 +325,14 @@ def test_a_run_hands_its_lock_over_to_its_retry(
     retrying: Callable[..., Any], node: OneNode, published: Any
 ) -> None:
     carried = {PUBLICATION_HEADER: NONCE}
-    deliver(retrying(lock_key=[], lock_lifetime="until_executed"), headers=carried)
+    deliver(retrying(lock_key=[], lock_lifetime="until_executed"), **carried)
     [headers] = published
     owner = node.owner_of("t")
     assert is_reservation(owner)
     assert headers[HEADER] == ["t", owner]
     assert task_of(owner) == headers["id"] == "task-1"
     assert publication_of(owner) == nonce_in(headers) == NONCE
+    assert int(str(owner)[:12], 16) == pytest.approx(node.clock.wall_us() // 1000, abs=5000)
     assert node.held["t"][1] == pytest.approx(node.clock.now() + 3601, abs=5)
 
 

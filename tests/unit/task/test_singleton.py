@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 from celery import Celery, Task
+from celery.signals import task_prerun
 
 from celery_redlock import ConfigurationError, SingletonTask, current_lease, singleton_task
+from celery_redlock.config import app_lock
 from celery_redlock.messages.headers import PUBLICATION_HEADER
 from celery_redlock.redlock.lease import new_owner
 from tests.support.fakes.forged import HOLDER, NewTask, deliver
@@ -174,6 +176,32 @@ def test_lock_key_decides_which_arguments_count(app: Celery) -> None:
     by_function.delay({"number": 1})
 
 
+def test_a_lock_key_function_sees_what_a_prerun_receiver_has_set(app: Celery) -> None:
+    """As tenant-schemas-celery switches the schema."""
+    schema = "public"
+
+    @task_prerun.connect
+    def switch(**_: Any) -> None:
+        nonlocal schema
+        schema = "bank"
+
+    app.conf.redlock_key = lambda *args, **kwargs: [schema, args, kwargs]
+    keys: list[str] = []
+
+    @app.task(base=SingletonTask, bind=True, name="bank.keys", shared=False)
+    def sync(self: Any, account_id: int) -> None:
+        keys.append(self.lease.key)
+
+    try:
+        sync.apply((1,)).get()
+    finally:
+        task_prerun.disconnect(switch)
+    assert keys == [sync._lock_config().rule.key_for((1,), {})]
+    assert schema == "bank"
+    schema = "other"
+    assert keys != [sync._lock_config().rule.key_for((1,), {})]
+
+
 def test_an_option_of_the_lock_is_refused_for_a_single_call(app: Celery) -> None:
     @singleton_task(app=app, name="shop.ship")
     def ship(number: int) -> None: ...
@@ -237,6 +265,20 @@ def test_locking_that_is_disabled_leaves_a_plain_task(
     assert node.held == {"t": (HOLDER, 1e9)}
 
 
+def test_locking_that_is_disabled_is_logged_once(
+    app: Celery, new_task: NewTask, caplog: pytest.LogCaptureFixture
+) -> None:
+    app_lock._warn_disabled.cache_clear()
+    app.conf.redlock_enabled = False
+    task = new_task(lock_lifetime="until_executed")
+    task.delay()
+    task.delay()
+    deliver(task)
+    [record] = caplog.records
+    assert record.getMessage().startswith("locking switched off: redlock_enabled is False")
+    assert record.levelname == "WARNING"
+
+
 def test_started_is_stored_once_the_lock_is_held(app: Celery, node: OneNode) -> None:
     seen: list[Any] = []
 
@@ -267,7 +309,7 @@ def test_a_copy_of_a_running_message_does_not_store_started(
     """Over the failure in which the first copy may have ended."""
     task = new_task(track_started=True)
     node.held["t"] = new_owner("task-1", publication=NONCE), 1e9
-    deliver(task, headers={PUBLICATION_HEADER: NONCE})
+    deliver(task, **{PUBLICATION_HEADER: NONCE})
     assert task.AsyncResult("task-1").state == "PENDING"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,6 +16,8 @@ from celery import Celery
 
 from celery_redlock import DuplicateTask, LeaseLost, LockHeld, SingletonTask, singleton_task
 from celery_redlock.config import app_lock
+from celery_redlock.execution import running
+from celery_redlock.pools import interrupt
 from celery_redlock.redlock.keeper import Keeper
 from celery_redlock.testing import Locks, MemoryServers, pytest_plugin
 from tests.support.eventually import eventually
@@ -65,28 +68,49 @@ def test_a_run_is_counted_by_the_key_of_its_call(redlock_locks: Locks, sync: Any
 
 
 def test_a_lease_is_lost_to_another_worker_on_command(redlock_locks: Locks, sync: Any) -> None:
-    thief = []
+    tokens = []
 
     def body() -> None:
-        thief.append(redlock_locks.lose(sync, 1))
+        tokens.append(sync.lease.token)
+        tokens.append(redlock_locks.lose(sync, 1).token)
         sync.lease.ensure()
 
     result = sync.apply((1, body))
     assert isinstance(result.result, LeaseLost)
     assert redlock_locks.holder(sync, 1) == "another-worker"
-    assert thief[0].token > 0
+    own, thiefs = tokens
+    assert thiefs > own
+
+
+def test_losing_a_lease_interrupts_the_body_that_asks_for_it(
+    redlock_locks: Locks, sync: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interrupt, "_is_installed", False)
+    previous = signal.getsignal(signal.SIGURG)
+    interrupt.install_signal_handler(running.interrupt_current)  # as a pool process does
+
+    def body() -> None:
+        redlock_locks.lose(sync, 1)
+        raise AssertionError("the body has gone on")
+
+    try:
+        result = sync.apply((1, body))
+    finally:
+        signal.signal(signal.SIGURG, previous)
+    assert isinstance(result.result, LeaseLost)
+    assert redlock_locks.holder(sync, 1) == "another-worker"
 
 
 def test_a_body_in_a_thread_is_interrupted_before_it_goes_on(
     redlock_locks: Locks, sync: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate, tell = Event(), Keeper._tell_lost
+    gate, tell = Event(), Keeper._report_loss
 
     def tell_late(*args: Any) -> None:
         gate.wait(0.2)
         tell(*args)
 
-    monkeypatch.setattr(Keeper, "_tell_lost", tell_late)
+    monkeypatch.setattr(Keeper, "_report_loss", tell_late)
     with ThreadPoolExecutor(1) as pool:
         ending = pool.submit(sync.apply, (1, partial(gate.wait, 60.0)))
         eventually(lambda: redlock_locks.runs(sync, 1))

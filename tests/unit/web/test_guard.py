@@ -15,10 +15,19 @@ PAGES = ("/", "/live", "/lock?key=k", "/release?key=k")
 
 @pytest.mark.parametrize(
     "host",
-    ["localhost", "localhost:8790", "127.0.0.1:8790", "[::1]:8790", "10.0.0.7", "redlock.me"],
+    [
+        "localhost",
+        "localhost:8790",
+        "127.0.0.1:8790",
+        "[::1]:8790",
+        "10.0.0.7",
+        "redlock.me",
+        "Redlock.me",
+    ],
 )
 def test_a_name_of_the_page_is_accepted(host: str) -> None:
     assert Access(hosts=["redlock.me"]).is_host(host)
+    assert Access(hosts=["Redlock.ME"]).is_host(host)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +68,28 @@ def test_who_logs_out_sees_nothing_any_more(operator: FlaskClient) -> None:
     assert page.status_code == 200
     operator.post("/logout", data={"csrf": csrf_in(page)}, headers=ORIGIN)
     assert operator.get("/").status_code == 302
+
+
+def test_a_copy_of_the_cookie_ends_with_the_login(
+    operator: FlaskClient, new_client: NewClient
+) -> None:
+    cookie = operator.get_cookie("redlock")
+    assert cookie
+    page = operator.get("/")
+    operator.post("/logout", data={"csrf": csrf_in(page)}, headers=ORIGIN)
+    operator.set_cookie("redlock", cookie.value)
+    assert operator.get("/").status_code == 302
+
+
+def test_of_many_logins_the_oldest_ends(new_client: NewClient) -> None:
+    client = new_client(token=TOKEN)
+    log_in(client, TOKEN)
+    first, others = client.get_cookie("redlock"), client.application.test_client()
+    assert first
+    for _ in range(1000):
+        log_in(others, TOKEN)
+    assert client.get("/").status_code == 302
+    assert others.get("/").status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -95,8 +95,28 @@ def test_claims_make_the_timeline(three: Operated, redlock: TaskLock, reader: Fl
     redlock.reserve(f"%beat:bank@0123:close%3Aday:{slot}", 120, label="id")
     shown = reader.get("/").text
     assert "close:day" in shown
-    assert f"<title>{slot}</title>" in shown
+    assert f"<title>{slot} published</title>" in shown
     assert 'class="published"' in shown
+
+
+def test_a_missed_tick_is_red(three: Operated, redlock: TaskLock, reader: FlaskClient) -> None:
+    assert "was missed" not in reader.get("/").text
+    slot = "2026-01-01T00:00:00Z"
+    redlock.reserve(f"%beat:bank@0123:close%3Aday:{slot}:missed", 86_400, label="id")
+    three.sleep(100)
+    shown = reader.get("/").text
+    assert '<p class="banner bad"><strong>close:day</strong> was missed' in shown
+    assert f"{slot}, bank" in text_of(shown)
+
+
+def test_of_many_missed_ticks_the_last_are_shown(redlock: TaskLock, reader: FlaskClient) -> None:
+    for minute in range(12):
+        key = f"%beat:bank@0123:close:2026-01-01T00:{minute:02}:00Z:missed"
+        redlock.reserve(key, 86_400, label="id")
+    shown = text_of(reader.get("/").text)
+    assert shown.count(" ago: 2026") == 10
+    assert "2 more were missed in the last day." in shown
+    assert "00:11:00Z" in shown
 
 
 def test_a_lock_is_shown_with_every_node_and_what_a_new_call_gets(
@@ -193,3 +213,11 @@ def test_without_a_quorum_a_release_is_reported_as_failed(
 
 def test_nothing_to_release_is_a_page_that_says_so(operator: FlaskClient) -> None:
     assert operator.get("/release?key=k").status_code == 404
+
+
+def test_nodes_that_refuse_to_write_are_no_quorum(three: Operated, reader: FlaskClient) -> None:
+    three[0].is_full = three[1].is_full = True
+    shown = reader.get("/").text
+    assert "no quorum, no lock can be acquired." in shown
+    assert shown.count('<span class="state refuses">refuses</span>') == 2
+    assert "no quorum: 1 of 3 nodes vote" in reader.get("/lock?key=k").text

@@ -15,8 +15,8 @@ class Outcomes:
     def __init__(self) -> None:
         self.heard: list[tuple[str, bool]] = []
 
-    def record_task_outcome(self, task_id: str, *, comes_again: bool) -> None:
-        self.heard.append((task_id, comes_again))
+    def record_task_outcome(self, task_id: str, *, will_be_redelivered: bool) -> None:
+        self.heard.append((task_id, will_be_redelivered))
 
 
 @pytest.fixture

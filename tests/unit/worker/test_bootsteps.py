@@ -15,11 +15,11 @@ from celery import Celery
 from celery.concurrency.prefork import TaskPool
 from celery.concurrency.solo import TaskPool as SoloPool
 
-from celery_redlock.messages.reservation import HEADER
+from celery_redlock.messages.headers import RESERVATION_HEADER as HEADER
 from celery_redlock.pools import pool_process
 from celery_redlock.pools.prefork_keeper import is_supported
 from celery_redlock.redlock import ConfigurationError
-from celery_redlock.redlock.events import NodeRefuses, NodeUp, Observer
+from celery_redlock.redlock.inspection import Judgement, State
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.worker import bootsteps, signal_handlers
 from celery_redlock.worker.signal_handlers import keepers
@@ -29,25 +29,28 @@ from tests.support.requirements import linux_only
 class Nodes:
     """A lock of three nodes, some of which can't be used."""
 
-    nodes = ("a", "b", "c")
+    nodes = ()
     quorum = 2
 
-    def __init__(self, **why: str) -> None:
-        self.why = why
+    def __init__(self) -> None:
+        self.why: dict[str, str] = {}
         self.waits: dict[str, float] = {}
-        self.observers: list[Observer] = []
         self.error: ConfigurationError | None = None
         self.is_closed = False
 
-    def check(self) -> dict[str, str]:
+    def judge(self) -> list[Judgement]:
         if self.error:
             raise self.error
-        for name in self.nodes:
-            for observer in self.observers:
-                observer(NodeUp(name, self.waits.get(name, 0.0)))
-                if self.why.get(name) == "full":
-                    observer(NodeRefuses(name, "OOM"))
-        return self.why
+        return [
+            Judgement(name, self._state(name), self.why.get(name), self.waits.get(name, 0.0))
+            for name in ("a", "b", "c")
+        ]
+
+    def _state(self, name: str) -> State:
+        if name not in self.why:
+            return State.VOTES
+        is_guarded = name in self.waits and self.why[name] != "full"
+        return State.GUARDED if is_guarded else State.DOWN
 
     def close(self) -> None:
         self.is_closed = True

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from celery import Celery, Task
 from celery.worker import state as worker_state
 
 from celery_redlock.config import app_lock
-from celery_redlock.redlock import LeaseLost
+from celery_redlock.redlock.clock import Clock
+from celery_redlock.redlock.errors import LockHeld
 from celery_redlock.worker.control import redlock_held, redlock_release
 from tests.support.fakes.forged import NewTask
 from tests.support.fakes.one_node import OneNode
@@ -43,7 +44,7 @@ def held(app: Celery) -> Any:
 
 
 def release(app: Celery, key: str, task_id: str) -> Any:
-    return redlock_release(SimpleNamespace(app=app), key, task_id)
+    return redlock_release(SimpleNamespace(app=app, hostname="celery@host"), key, task_id)
 
 
 # ---- which locks are shown
@@ -125,13 +126,42 @@ def test_a_release_without_a_quorum_answers_with_the_reason(app: Celery, node: O
     assert "cannot look at 'k'" in answer["error"]
 
 
-def test_a_holder_that_renews_does_not_heal_a_released_lock(
+@pytest.mark.parametrize("is_ahead_by", [-3600.0, -5.0, 0.0, 5.0])
+def test_no_renewal_heals_a_released_lock_whatever_the_clock(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, is_ahead_by: float
+) -> None:
+    network = Network(5, monkeypatch)
+    holder = network.redlock()
+    lease = holder.acquire("k", ttl=30.0, label="task-1", renew=True)
+    wrong = cast(Clock, SimpleNamespace(
+        now=network.now, sleep=network.sleep,
+        wall_us=lambda: network.wall_us() + round(is_ahead_by * 1e6),
+    ))  # fmt: skip
+    app_lock._redlocks[app] = network.redlock(clock=wrong)
+    assert release(app, "k", "task-1") == {"ok": "k released, it was held by task-1"}
+    for _ in range(3):
+        network.pass_(10.0)
+        holder.keeper.tick()
+    assert lease.lost
+    assert network.holders() == [None] * 5, "its renewal brought it back"
+    assert max(network.floors()) < network.wall_us(), "tokens are ahead of the nodes' clocks"
+
+
+def test_a_holder_that_changes_meanwhile_is_not_released(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = Network(5, monkeypatch)
     redlock = app_lock._redlocks[app] = network.redlock()
-    lease = redlock.acquire("k", ttl=30.0, label="task-1")
-    assert release(app, "k", "task-1") == {"ok": "k released, it was held by task-1"}
-    with pytest.raises(LeaseLost):
-        redlock.extend(lease)
-    assert redlock.look("k") is None
+    first = redlock.acquire("k", ttl=30.0, label="task-1")
+    leases = []
+    look = redlock.look
+
+    def look_then_change(key: str) -> LockHeld | None:
+        held = look(key)
+        redlock.release(first)
+        leases.append(redlock.acquire("k", ttl=30.0, label="task-1"))
+        return held
+
+    monkeypatch.setattr(redlock, "look", look_then_change)
+    assert release(app, "k", "task-1") == {"ok": "k not held by task-1"}
+    leases[0].extend()

@@ -13,6 +13,7 @@ from celery import Celery
 from celery_redlock import node_down, node_up, nodes_checked, quorum_degraded
 from celery_redlock.redlock import ConfigurationError
 from celery_redlock.redlock.task_lock import TaskLock
+from celery_redlock.worker import node_watch
 from celery_redlock.worker.node_watch import NodeWatch, mute_node_lines
 
 
@@ -146,3 +147,21 @@ def test_a_lock_leaves_the_lines_about_nodes_to_the_watch(
     caplog.set_level(logging.INFO, "celery_redlock")
     assert redlock.check()
     assert [line for line in caplog.messages if line.startswith("node down")] == []
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_a_receiver_that_raises_does_not_end_the_watch(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    looks: list[bool] = []
+
+    def fail() -> None:
+        looks.append(True)
+        if len(looks) == 2:
+            stage.watch.stop()
+        raise error
+
+    monkeypatch.setattr(stage.watch, "check", fail)
+    monkeypatch.setattr(node_watch, "_INTERVAL_S", 0.0)
+    stage.watch._run()
+    assert len(looks) == 2

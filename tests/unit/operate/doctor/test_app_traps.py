@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from celery import Celery
 from celery.signals import import_modules
 from kombu import Exchange, Queue
+from kombu.common import Broadcast
 
 from celery_redlock import singleton_task
 from celery_redlock.config.identity import identity_of
@@ -21,6 +24,7 @@ from celery_redlock.operate.node_set import NodeSet
 from celery_redlock.operate.node_status import NodeStatus
 from celery_redlock.operate.target import target_of_app
 from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.redlock.inspection import State
 from celery_redlock.redlock.lease import new_owner
 from tests.support.fakes.operated import Operated
 
@@ -29,9 +33,10 @@ Found = tuple[str, str, str, str]
 
 
 @pytest.fixture
-def new_app(three: Operated) -> Iterator[NewApp]:
+def new_app(three: Operated, monkeypatch: pytest.MonkeyPatch) -> Iterator[NewApp]:
     """Make an app whose nodes are healthy; nothing connects to its broker."""
     apps: list[Celery] = []
+    monkeypatch.setattr("celery_redlock.operate.doctor.app.worker_findings", lambda *_: ())
 
     def new(broker: str = "redis://127.0.0.1:1", **conf: Any) -> Celery:
         app = Celery("bank", broker=broker, set_as_current=False)
@@ -54,7 +59,7 @@ def with_datetime(account_id: int, at: dt.datetime) -> None: ...
 
 
 def add(app: Celery, body: Callable[..., None] = plain, **options: Any) -> None:
-    singleton_task(app=app, shared=False, name="bank.t", **options)(body)
+    singleton_task(**{"app": app, "shared": False, "name": "bank.t", **options})(body)
 
 
 def found(app: Celery) -> list[Found]:
@@ -168,7 +173,10 @@ def test_a_ttl_outlasts_ten_round_trips(
     app = new_app()
     add(app, **options)
     target = target_of_app(app)
-    statuses = [NodeStatus(name, latency=each) for name, each in zip("abc", latencies, strict=True)]
+    statuses = [
+        NodeStatus(name, State.VOTES, latency=each)
+        for name, each in zip("abc", latencies, strict=True)
+    ]
     with NodeSet(target.urls, 1.0) as nodes:
         findings = list(app_findings(target, nodes, statuses))
     assert [one.severity.value for one in findings] == expected
@@ -313,6 +321,52 @@ def test_settings_fit_a_quorum_queue(
     assert [one[:3] for one in found(app)] == expected
 
 
+WORK = Exchange("work", type="topic")
+DECLARED = [
+    Broadcast("all"),
+    Queue("orders", WORK, routing_key="orders"),
+    Queue("audit", WORK, routing_key="orders.#"),
+    Queue("log", WORK, routing_key="*"),
+    Queue("q", Exchange("q", type="direct"), routing_key="q"),
+]
+
+
+@pytest.mark.filterwarnings("ignore::celery.exceptions.CDeprecationWarning")  # the attributes
+@pytest.mark.parametrize(
+    ("options", "route", "copied_to"),
+    [
+        ({}, {"queue": "all"}, "all"),
+        ({"queue": "all"}, None, "all"),
+        ({"exchange": "all", "routing_key": "any"}, None, "all"),
+        ({}, {"queue": "orders"}, "log, orders"),
+        ({}, {"exchange": "work", "routing_key": "orders"}, "log, orders"),
+        ({}, {"exchange": "work", "routing_key": "payments.new"}, None),
+        ({}, {"queue": "q"}, None),
+        ({}, None, None),
+    ],
+)
+def test_a_task_that_is_sent_to_several_queues_is_named(
+    new_app: NewApp,
+    options: dict[str, Any],
+    route: dict[str, str] | None,
+    copied_to: str | None,
+) -> None:
+    app = new_app(task_queues=DECLARED, task_routes={"bank.t": route} if route else None)
+    add(app, **options)
+    exchange = "all" if copied_to == "all" else "work"
+    what = f"the exchange {exchange} delivers its messages to every queue of: {copied_to}"
+    assert found(app) == ([("RL209", "warning", "bank.t", what)] if copied_to else [])
+
+
+def test_a_router_that_needs_a_real_call_is_left_alone(new_app: NewApp) -> None:
+    def route(name: str, args: Any, kwargs: Any, options: Any, task: Any = None) -> Any:
+        return {"queue": args[0]}
+
+    app = new_app(task_routes=[route])
+    add(app)
+    assert found(app) == []
+
+
 SCHEDULE = {"e": {"task": "bank.t", "schedule": 1}}
 
 
@@ -347,6 +401,39 @@ def test_a_claim_on_the_nodes_tells_that_beat_has_the_scheduler(
     assert codes(app) == []
 
 
+def test_missed_ticks_are_found_by_their_notes(new_app: NewApp, three: Operated) -> None:
+    app = new_app(beat_schedule=SCHEDULE, beat_scheduler="redlock")
+    redlock, beat = three.redlock(), f"%beat:{identity_of(app)}"
+    redlock.reserve("%beat:other@0:night:2026-01-01T03:00:00Z:missed", 9, label="id")
+    redlock.reserve(f"{beat}:night:2026-01-01T04:00:00Z", 120, label="id")
+    assert codes(app) == []
+    for slot in ("2026-01-01T03:00:00Z", "2026-01-01T02:00:00Z"):
+        redlock.reserve(f"{beat}:night:{slot}:missed", 9, label="id")
+    redlock.reserve(f"{beat}:by%20day:2026-01-01T13:00:00Z:missed", 9, label="id")
+    assert found(app) == [
+        ("RL302", "warning", "beat entry by day",
+         "2026-01-01T13:00:00Z, the last of 1 that were noted"),
+        ("RL302", "warning", "beat entry night",
+         "2026-01-01T03:00:00Z, the last of 2 that were noted"),
+    ]  # fmt: skip
+
+
 def test_every_trap_has_a_test_here() -> None:
     texts = [file.read_text(encoding="utf-8") for file in Path(__file__).parent.glob("test_*.py")]
     assert [trap.code for trap in TRAPS if f'"{trap.code}"' not in "".join(texts)] == []
+
+
+@pytest.mark.parametrize("module", ["tenant_schemas_celery", "django_tenants"])
+def test_tenants_share_the_keys_that_name_no_schema(
+    new_app: NewApp, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = new_app()
+    add(app, plain, name="bank.a")
+    add(app, plain, name="bank.b", lock_key=lambda *args: ["schema", args])
+    assert found(app) == []
+    monkeypatch.setitem(sys.modules, module, ModuleType(module))
+    what = f"{module} is loaded, and no schema is in the keys of bank.a"
+    assert found(app) == [("RL208", "warning", "lock_key", what)]
+    app = new_app(redlock_key=lambda *args: ["schema", args])
+    add(app, plain)
+    assert found(app) == []

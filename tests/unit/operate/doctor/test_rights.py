@@ -162,6 +162,21 @@ def test_the_diagnosis_begins_with_the_worst(three: Operated) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("count", "code"), [(2, "RL109"), (4, "RL109")])
+def test_an_even_number_of_nodes_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, count: int, code: str
+) -> None:
+    [finding] = diagnose(Operated(count, monkeypatch).target())
+    assert (finding.trap.code, finding.where) == (code, "redlock_nodes")
+    assert f"must be odd (1, 3, 5 …), got {count}" in finding.what
+
+
+def test_a_url_that_is_named_twice_is_an_error(three: Operated) -> None:
+    [finding] = diagnose(three.target(urls=[*three.urls[:2], three.urls[0]]))
+    assert finding.trap.code == "RL108"
+
+
 def test_healthy_nodes_have_no_finding_and_keep_no_key(three: Operated) -> None:
     assert diagnose(three.target()) == []
+    three.pass_(1.0)  # the floor of the lock that judges a node
     assert [three[number].keys() for number in range(3)] == [[], [], []]

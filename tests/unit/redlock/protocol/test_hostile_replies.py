@@ -29,6 +29,15 @@ _LEAVES = (
     | st.text(max_size=5).map(Exception)
 )  # fmt: skip
 REPLIES = st.recursive(_LEAVES, lambda some: st.lists(some, max_size=6), max_leaves=12)
+_DIGITS = (st.integers(0, 10**17) | st.sampled_from([0, HIGHEST_TOKEN, HIGHEST_TOKEN + 1])).map(
+    lambda number: b"%d" % number
+)
+_GRANTS = st.one_of(
+    _DIGITS,
+    st.tuples(st.just(1), _NUMBERS, _NUMBERS).map(list),
+    st.tuples(st.just(0), _WORDS, _NUMBERS, _NUMBERS, _NUMBERS).map(list),
+)
+_LOOKS = st.tuples(_WORDS, _NUMBERS, _DIGITS, st.just([b"1", b"2"])).map(list)
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +47,7 @@ def tried(request: pytest.FixtureRequest) -> Iterator[HostileInputs]:
         yield counts
 
 
-@given(raw=REPLIES)
+@given(raw=_GRANTS | REPLIES)
 @example(raw=[1, HIGHEST_TOKEN + 1, 0])
 @example(raw=b"9" * 16)
 @example(raw=[b"released", 2**70])
@@ -65,9 +74,10 @@ def test_any_replies_to_a_reservation_reserve_for_its_owner_only(
     reply = as_reserved(b"me", raws)
     assert not isinstance(reply, Granted) or raws[1] == b"me"
     as_probed(raws[:2])
+    as_probed(raws)
 
 
-@given(raws=st.lists(REPLIES, min_size=4, max_size=4))
+@given(raws=_LOOKS | st.lists(REPLIES, min_size=4, max_size=4))
 def test_any_replies_to_a_look_name_a_valid_floor(tried: HostileInputs, raws: list[object]) -> None:
     tried.tried += 1
     reply = as_held(raws)

@@ -314,9 +314,24 @@ def test_a_lease_is_lost_only_when_a_quorum_is_out_of_reach(nodes: int) -> None:
         assert (extend_verdict(replies) is Verdict.LOST) == never, replies
 
 
-@every_size
-def test_an_extend_verdict_is_final_and_as_early_as_can_be(nodes: int) -> None:
-    assert_decided_for_good_and_no_later_than_possible(extend_verdict, EXTENSIONS, nodes)
+with_guarded = pytest.mark.parametrize(
+    ("nodes", "guarded"), [(1, 0), (1, 1), (3, 0), (3, 1), (3, 2), (3, 3), (5, 0), (5, 2), (5, 3)]
+)
+
+
+@with_guarded
+def test_a_guarded_node_extends_nothing_but_may_show_a_loss(nodes: int, guarded: int) -> None:
+    for replies in masks(EXTENSIONS, nodes):
+        verdict = extend_verdict(replies, range(guarded))
+        assert (verdict is Verdict.WON) == (count(Extended, replies[guarded:]) > nodes / 2), replies
+        assert (verdict is Verdict.LOST) == (count(Superseded, replies) > nodes / 2), replies
+
+
+@with_guarded
+def test_an_extend_verdict_is_final_and_as_early_as_can_be(nodes: int, guarded: int) -> None:
+    assert_decided_for_good_and_no_later_than_possible(
+        lambda replies: extend_verdict(replies, range(guarded)), EXTENSIONS, nodes
+    )
 
 
 # ---- numbers

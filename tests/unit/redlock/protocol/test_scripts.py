@@ -205,6 +205,10 @@ def test_a_close_look_reads_owner_floor_clock_and_mark() -> None:
         ([b"1", WRONG], Refusal(str(WRONG))),
         ([b"x", 1], Failed("unexpected reply b'x'")),
         ([b"1", b"x"], Failed("unexpected reply b'x'")),
+        ([b"1", 1, 900, 1], Refusal("")),
+        ([b"1", WRONG, 900, 1], Refusal(str(WRONG))),
+        ([b"1", 1, WRONG, 1], Refusal(str(WRONG))),
+        ([b"1", 1, b"x", 1], Failed("unexpected reply b'x'")),
     ],
     ids=repr,
 )

@@ -41,6 +41,7 @@ class Peer(Node):
         self.raises: Exception | None = None
         self.votes_from = 0.0
         self.attempts = 0
+        self.run_id_of_server: str | None = None
         self.ends: list[socket.socket] = []
 
     def connect(self) -> NodeConnection:
@@ -51,7 +52,11 @@ class Peer(Node):
             raise self.raises
         ours, theirs = socket.socketpair()
         self.ends.append(theirs)
-        return NodeConnection(Connection(ours), self.votes_from, self._ended)
+        self.error, self.tried_at = None, self.clock.now()
+        self.forget_attempts()
+        connection = NodeConnection(Connection(ours), self.votes_from, self._ended)
+        connection.run_id = self.run_id_of_server
+        return connection
 
 
 class Stage:
@@ -65,9 +70,12 @@ class Stage:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = FakeClock()
         self.peers = [Peer(number, self.clock) for number in range(3)]
-        self.set = ConnectionSet(self.peers, self.clock, node_timeout=0.05, connect_timeout=1.0)
+        self.set = self.new_set()
         self.waiting: list[Callable[[], None]] | None = None
         monkeypatch.setattr(dispatch, "start_beside", self.start)
+
+    def new_set(self) -> ConnectionSet:
+        return ConnectionSet(self.peers, self.clock, node_timeout=0.05, connect_timeout=1.0)
 
     def start(self, run: Callable[[], None], name: str) -> None:
         if self.waiting is None:
@@ -75,9 +83,9 @@ class Stage:
         else:
             self.waiting.append(run)
 
-    def mend(self, patience: float = 0.0) -> list[int]:
+    def reconnect(self, patience: float = 0.0) -> list[int]:
         """Return the nodes that are connected then, those that were ready before included."""
-        self.set.mend(self.clock.now(), patience)
+        self.set.reconnect(self.clock.now(), patience)
         self.set.adopt()
         return self.set.connected()
 
@@ -99,7 +107,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
 
 
 def test_each_node_gets_one_connection(stage: Stage) -> None:
-    assert stage.mend() == stage.mend() == [0, 1, 2]
+    assert stage.reconnect() == stage.reconnect() == [0, 1, 2]
     assert stage.attempts() == [1, 1, 1]
     for index, connection in enumerate(stage.set.by_node):
         assert connection
@@ -108,41 +116,217 @@ def test_each_node_gets_one_connection(stage: Stage) -> None:
 
 def test_a_node_is_not_tried_again_during_an_attempt(stage: Stage) -> None:
     stage.waiting = []
-    assert stage.mend() == stage.mend() == []
+    assert stage.reconnect() == stage.reconnect() == []
     assert len(stage.waiting) == 3
 
 
 def test_a_caller_without_patience_waits_for_no_connection(stage: Stage) -> None:
     stage.waiting = []
-    assert stage.mend(patience=0.0) == []
+    assert stage.reconnect(patience=0.0) == []
     stage.waiting.pop()()
-    assert stage.mend() == [2], "it is there for the next one"
+    assert stage.reconnect() == [2], "it is there for the next one"
 
 
 def test_with_a_quorum_a_failed_node_is_left_to_its_back_off(stage: Stage) -> None:
     stage.peers[0].raises = ConnectionError()
-    assert stage.mend() == [1, 2]
-    assert stage.mend() == [1, 2]
+    assert stage.reconnect() == [1, 2]
+    assert stage.reconnect() == [1, 2]
     assert stage.attempts() == [1, 1, 1]
     stage.peers[0].raises = None
     stage.clock.move(60.0)
-    assert stage.mend() == [0, 1, 2]
+    assert stage.reconnect() == [0, 1, 2]
 
 
-def test_without_a_quorum_a_node_is_tried_despite_back_off(stage: Stage) -> None:
+def test_without_a_quorum_each_pause_has_one_attempt(stage: Stage) -> None:
     for peer in stage.peers[:2]:
         peer.raises = ConnectionError()
-    for _ in range(3):
-        assert stage.mend() == [2]
-    assert stage.attempts() == [3, 3, 1]
+    sets = [stage.new_set() for _ in range(20)]
+    for _ in range(100):
+        for one in sets:
+            one.reconnect(stage.clock.now(), 0.0)
+        stage.clock.move(0.1)
+    for one in sets:
+        one.close()
+    assert stage.attempts()[2] == 20, "one for each channel"
+    assert 15 <= stage.attempts()[0] <= 60, "in ten seconds, with pauses of half a second"
+
+
+def test_a_caller_without_a_quorum_waits_for_the_next_attempt(stage: Stage) -> None:
+    for peer in stage.peers:
+        peer.raises = ConnectionError()
+    stage.reconnect()
+    stage.clock.move(0.001)
+    for peer in stage.peers:
+        peer.raises = None
+    assert stage.reconnect() == [], "without patience it has no news"
+    began = stage.clock.now()
+    assert len(stage.reconnect(patience=3.0)) >= 2
+    assert stage.clock.now() - began <= 0.1
+
+
+def test_a_pause_without_a_quorum_is_half_a_second_at_most(stage: Stage) -> None:
+    for peer in stage.peers:
+        peer.raises = ConnectionError()
+    for _ in range(20):
+        stage.reconnect(patience=3.0)
+        stage.clock.move(0.001)
+    for peer in stage.peers:
+        peer.raises = None
+    began = stage.clock.now()
+    assert len(stage.reconnect(patience=3.0)) >= 2
+    assert stage.clock.now() - began <= 0.5
+
+
+def test_with_a_quorum_pauses_grow_to_five_seconds(stage: Stage) -> None:
+    stage.peers[0].raises = ConnectionError()
+    for _ in range(1000):
+        stage.reconnect()
+        stage.clock.move(0.1)
+    assert stage.attempts()[0] < 50
+
+
+def test_a_waiting_channel_is_served_by_the_attempt_of_another(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes that were down come back while another channel connects to them."""
+    for peer in stage.peers:
+        peer.raises = ConnectionError()
+    stage.reconnect()
+    for peer in stage.peers:
+        peer.raises = None
+    stage.clock.move(1.0)
+    another, stage.waiting, sleep = stage.new_set(), [], stage.clock.sleep
+    another.reconnect(stage.clock.now(), 0.0)
+    under_way, stage.waiting = stage.waiting, None
+
+    def sleep_then_connect(seconds: float) -> None:
+        sleep(seconds)
+        while under_way:
+            under_way.pop()()
+
+    monkeypatch.setattr(stage.clock, "sleep", sleep_then_connect)
+    assert stage.reconnect(patience=3.0) == [0, 1, 2]
+    assert stage.attempts() == [3, 3, 3], "each has connected once since"
+    another.close()
+
+
+def test_a_failed_attempt_of_another_channel_ends_a_wait(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for peer in stage.peers:
+        peer.raises = ConnectionError()
+    stage.reconnect()
+    stage.clock.move(1.0)
+    another, stage.waiting, sleep = stage.new_set(), [], stage.clock.sleep
+    another.reconnect(stage.clock.now(), 0.0)
+    under_way, stage.waiting = stage.waiting, None
+
+    def sleep_then_fail(seconds: float) -> None:
+        sleep(seconds)
+        while under_way:
+            under_way.pop()()
+
+    monkeypatch.setattr(stage.clock, "sleep", sleep_then_fail)
+    began = stage.clock.now()
+    assert stage.reconnect(patience=3.0) == []
+    assert stage.clock.now() - began <= 0.1
+    assert stage.attempts() == [2, 2, 2], "it has made no attempt of its own"
+    another.close()
+
+
+def test_a_child_waits_for_no_attempt_of_its_parent(stage: Stage) -> None:
+    for peer in stage.peers:
+        peer.raises = ConnectionError()
+    stage.reconnect()
+    stage.clock.move(1.0)
+    stage.waiting = []
+    stage.reconnect()
+    child = stage.new_set()
+    stage.waiting = None
+    for peer in stage.peers:
+        peer.raises = None
+        peer.forget_attempts()
+    child.reconnect(stage.clock.now(), 0.0)
+    child.adopt()
+    assert child.connected() == [0, 1, 2]
+    child.close()
+
+
+def test_a_caller_waits_for_several_addresses_of_a_name(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first two addresses drop what is sent: each costs the connect timeout."""
+    stage.waiting = []
+    adopt = stage.set.adopt
+
+    def adopt_later(patience: float = 0.0) -> None:
+        if stage.clock.now() < 1002.1:
+            stage.clock.move(min(patience, 0.5))
+        else:
+            while stage.waiting:
+                stage.waiting.pop()()
+            adopt(patience)
+
+    monkeypatch.setattr(stage.set, "adopt", adopt_later)
+    stage.set.reconnect(stage.clock.now(), stage.set.patience)
+    assert stage.set.connected() == [0, 1, 2]
+
+
+def test_a_server_at_two_addresses_has_one_connection(stage: Stage) -> None:
+    stage.reconnect()
+    first = stage.set.by_node[0]
+    assert first
+    first.run_id = "moved"
+    stage.set.drop(1)
+    stage.clock.move(60.0)
+    stage.peers[1].run_id_of_server = "moved"
+    assert stage.reconnect() == [1, 2]
+    assert stage.peers[0].error is None, "the address may lead to another server"
+
+
+# ---- connections that were idle
+
+
+def test_a_connection_that_is_silent_after_idling_is_dropped(stage: Stage) -> None:
+    stage.reconnect()
+    stage.set.note_idle()
+    asked, answering, _ = stage.set.by_node
+    assert asked
+    assert answering
+    for connection in (asked, answering):
+        connection.send(b"x", 1, stage.clock.now())
+    stage.peers[1].ends[0].sendall(b":1\r\n")
+    answering.receive(stage.clock.now())
+    stage.set.drop_silent()
+    assert stage.set.connected() == [1, 2], "one has answered, one was not asked"
+    assert stage.peers[0].error is None, "the path may be to blame"
+    assert stage.reconnect() == [1, 2], "with a quorum it waits for a moment"
+
+
+def test_a_silent_connection_that_was_not_idle_stays(stage: Stage) -> None:
+    stage.reconnect()
+    [connection, *_] = stage.set.by_node
+    assert connection
+    connection.send(b"x", 1, stage.clock.now())
+    stage.set.drop_silent()
+    assert stage.set.connected() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("guarded_until", [0.0, math.inf])
-def test_a_new_channel_waits_for_the_votes_of_a_quorum(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, guarded_until: float
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_channel_waits_for_the_votes_of_a_quorum(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, guarded_until: float, is_new: bool
 ) -> None:
     """Of three nodes, one waits for its restart guard, and one is slow to connect."""
     stage.peers[1].votes_from = guarded_until
+    if not is_new:
+        stage.reconnect()
+        stage.set.drop(2)
+        missing = stage.peers[2]
+        while missing.retry_at < missing.retry_short_at + 1:  # each pause is longer
+            stage.clock.time = missing.retry_at
+            missing.failed("refused")
+        stage.clock.time = missing.retry_short_at
     begin, adopt, late, waits = stage.start, stage.set.adopt, list[Callable[[], None]](), 0
 
     def start(run: Callable[[], None], name: str) -> None:
@@ -161,15 +345,48 @@ def test_a_new_channel_waits_for_the_votes_of_a_quorum(
 
     monkeypatch.setattr(dispatch, "start_beside", start)
     monkeypatch.setattr(stage.set, "adopt", adopt_later)
-    stage.set.mend(stage.clock.now(), 1.0)
+    stage.set.reconnect(stage.clock.now(), 1.0)
     assert stage.set.connected() == ([0, 1, 2] if guarded_until else [0, 1])
+
+
+@pytest.mark.parametrize("is_hung", [True, False])
+def test_where_no_vote_is_needed_a_guarded_node_makes_the_quorum(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, is_hung: bool
+) -> None:
+    """Of three nodes, one waits for its restart guard, and one hangs, or refuses connections."""
+    stage.peers[1].votes_from = math.inf
+    stage.peers[2].raises = ConnectionError()
+    stage.reconnect()
+    stage.clock.time = stage.peers[2].retry_at
+    waits: list[float] = []
+    monkeypatch.setattr(stage.clock, "sleep", waits.append)
+    monkeypatch.setattr(stage.set, "adopt", waits.append)
+    if is_hung:
+        stage.waiting = []
+    stage.set.reconnect(stage.clock.now(), 3.0, needs_votes=False)
+    assert stage.set.connected() == [0, 1]
+    assert waits == []
+
+
+def test_a_wait_for_votes_ends_with_a_guard_that_brings_the_quorum(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three nodes, one waits for the end of its restart guard, and one hangs."""
+    stage.peers[1].votes_from = stage.clock.now() + 0.5
+    stage.peers[2].raises = ConnectionError()
+    stage.reconnect()
+    stage.clock.time = stage.peers[2].retry_at
+    stage.waiting = []
+    monkeypatch.setattr(stage.set, "adopt", stage.clock.move)
+    stage.set.reconnect(stage.clock.now(), 3.0)
+    assert stage.clock.now() == pytest.approx(stage.peers[1].votes_from)
 
 
 def test_an_introduction_tries_nodes_despite_back_off(stage: Stage) -> None:
     stage.peers[0].raises = ConnectionError()
-    stage.mend()
+    stage.reconnect()
     stage.peers[0].raises = None
-    stage.set.introduce()
+    stage.set.connect_all()
     assert stage.set.connected() == [0, 1, 2]
 
 
@@ -178,7 +395,7 @@ def test_an_unexpected_failure_to_connect_is_logged_and_waits(
 ) -> None:
     stage.peers[0].raises = KeyError("run_id")
     for _ in range(50):
-        stage.mend()
+        stage.reconnect()
         stage.clock.move(0.15)
     assert stage.attempts()[0] < 15, "longer from time to time"
     assert "connecting failed unexpectedly node=node-0:1" in caplog.text
@@ -191,7 +408,7 @@ def test_a_failure_that_the_node_reports_is_not_logged(
     stage: Stage, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     stage.peers[0].raises = error
-    assert stage.mend() == [1, 2]
+    assert stage.reconnect() == [1, 2]
     assert caplog.records == []
 
 
@@ -201,19 +418,26 @@ def test_without_a_thread_to_connect_other_connections_stay(
     def fail(run: Callable[[], None], name: str) -> None:
         raise RuntimeError("can't start new thread")
 
-    stage.mend()
+    stage.reconnect()
     stage.set.drop(0)
     monkeypatch.setattr(dispatch, "start_beside", fail)
     stage.clock.move(60.0)
-    assert stage.mend() == [1, 2]
+    assert stage.reconnect() == [1, 2]
     assert stage.peers[0].error == "no thread can be started to connect: can't start new thread"
     monkeypatch.setattr(dispatch, "start_beside", stage.start)
     stage.clock.move(60.0)
-    assert stage.mend() == [0, 1, 2]
+    assert stage.reconnect() == [0, 1, 2]
+
+
+def test_a_connection_from_before_its_server_was_a_replica_is_dropped(stage: Stage) -> None:
+    stage.reconnect()
+    stage.peers[0].history = "of the server, when it was a master again"
+    stage.set.drop_stale(stage.clock.now())
+    assert stage.set.connected() == [1, 2]
 
 
 def test_a_dropped_connection_is_closed_and_made_anew(stage: Stage) -> None:
-    stage.mend()
+    stage.reconnect()
     dropped = stage.set.by_node[1]
     assert dropped
     stage.set.drop(1)
@@ -222,12 +446,12 @@ def test_a_dropped_connection_is_closed_and_made_anew(stage: Stage) -> None:
     assert dropped.fd not in stage.set.index_of
     assert stage.set.dropped == 1
     stage.clock.move(60.0)
-    assert stage.mend() == [0, 1, 2]
+    assert stage.reconnect() == [0, 1, 2]
 
 
 def test_connections_that_nobody_adopted_are_closed_as_well(stage: Stage) -> None:
     stage.waiting = []
-    stage.mend()
+    stage.reconnect()
     for connect in stage.waiting:
         connect()
     stage.set.close()
@@ -235,7 +459,31 @@ def test_connections_that_nobody_adopted_are_closed_as_well(stage: Stage) -> Non
     assert stage.set.connected() == []
 
 
-def test_after_a_close_connections_may_be_made_again(stage: Stage) -> None:
-    stage.mend()
+def test_a_connection_that_comes_after_the_close_is_closed(stage: Stage) -> None:
+    stage.waiting = []
+    stage.reconnect()
     stage.set.close()
-    assert stage.mend() == [0, 1, 2]
+    for connect in stage.waiting:
+        connect()
+    for peer in stage.peers:
+        peer.ends[0].setblocking(False)
+        assert peer.ends[0].recv(1) == b""
+    assert stage.set.connected() == []
+    stage.waiting = None
+    stage.clock.move(60.0)
+    assert stage.reconnect() == [0, 1, 2], "others are made as ever"
+
+
+def test_after_a_close_connections_may_be_made_again(stage: Stage) -> None:
+    stage.reconnect()
+    stage.set.close()
+    assert stage.reconnect() == [0, 1, 2]
+
+
+def test_a_thread_that_is_ended_while_it_connects_is_replaced(stage: Stage) -> None:
+    stage.peers[0].raises = SystemExit()  # type: ignore[assignment]
+    with pytest.raises(SystemExit):
+        stage.reconnect()
+    stage.peers[0].raises = None
+    stage.set.adopt()
+    assert stage.reconnect() == [0, 1, 2]

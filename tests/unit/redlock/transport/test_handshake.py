@@ -92,7 +92,16 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
 def test_a_master_is_identified_and_has_every_script(stage: Stage) -> None:
     stage.is_described()
     assert stage.identify() == Server("abc", "77", 1000.0)
-    assert [command[0] for command in stage.heard()] == [b"INFO"] * 2 + [b"SCRIPT"] * len(ALL)
+    assert stage.heard() == [
+        [b"INFO", b"server"],
+        [b"INFO", b"replication"],
+        *([b"SCRIPT", b"LOAD", script.text.encode()] for script in ALL),
+    ]
+
+
+def test_the_history_of_the_data_belongs_to_the_identity(stage: Stage) -> None:
+    stage.is_described(master_replid="f" * 40)
+    assert stage.identify().history == "f" * 40
 
 
 def test_an_uptime_is_dated_after_its_reply(stage: Stage) -> None:
@@ -117,6 +126,15 @@ def test_a_cluster_s_node_is_refused_by_either_field(stage: Stage, field: str) -
     stage.says(bulk("me"))
     stage.says(b"*0\r\n")
     with pytest.raises(ConfigurationError, match="in cluster mode and serves 0 of 16384"):
+        stage.identify()
+
+
+@pytest.mark.parametrize("field", ["redis_mode", "server_mode"])
+def test_a_sentinel_is_refused_though_it_knows_no_scripts(stage: Stage, field: str) -> None:
+    unknown = b"-ERR unknown command 'SCRIPT'\r\n"
+    info = f"run_id:abc\r\nuptime_in_seconds:7\r\n{field}:sentinel\r\n"
+    stage.says(bulk(info), bulk(""), *[unknown] * len(ALL))
+    with pytest.raises(ConfigurationError, match=r"^node the-node is a Sentinel, which"):
         stage.identify()
 
 
@@ -175,6 +193,24 @@ def test_a_server_that_hangs_up_is_an_error(stage: Stage) -> None:
     stage.meanwhile = stage.end.close
     with pytest.raises(ConnectionError):
         stage.identify()
+
+
+@pytest.mark.parametrize("said", ["ERR max number of clients reached", "DENIED protected" * 99])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_words_before_a_hang_up_are_its_reason(stage: Stage, said: str, at_once: bool) -> None:
+    stage.says(f"-{said}\r\n".encode())
+
+    def meanwhile() -> None:
+        is_said = not stage.answers
+        if stage.answers:
+            stage.end.sendall(stage.answers.pop())
+        if at_once or is_said:
+            stage.end.shutdown(socket.SHUT_WR)
+
+    stage.meanwhile = meanwhile
+    with pytest.raises(ConnectionError) as caught:
+        stage.identify()
+    assert str(caught.value) == said[:200]
 
 
 def test_more_replies_than_commands_are_an_error(stage: Stage) -> None:

@@ -89,21 +89,3 @@ def test_a_lost_script_of_an_earlier_request_repeats_nothing() -> None:
     in_flight, connection = round_of(count=1, first=3), FakeConnection(sent=4)
     in_flight.repeat(0, 2, cast(NodeConnection, connection), now=7.0)
     assert connection.repeated == []
-
-
-def test_bytes_are_known_if_they_are_the_replies_to_this_round() -> None:
-    in_flight = round_of(count=1, first=3)
-    in_flight.take(0, 2, ["earlier", "mine"])
-    in_flight.know(0, 2, b"two replies")
-    assert in_flight.known == {}
-    in_flight.know(0, 3, b"my reply")
-    assert in_flight.known == {b"my reply": ["mine"]}
-
-
-def test_bytes_that_more_may_follow_are_not_known() -> None:
-    in_flight = round_of(count=1, first=0)
-    in_flight.take(0, 0, ["mine"])
-    in_flight.know(0, 0, b"x" * 4097)
-    assert in_flight.known == {}
-    in_flight.know(0, 0, b"x" * 4096)
-    assert in_flight.known == {b"x" * 4096: ["mine"]}

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.events import Event, NodeDown, NodeRefuses, NodeUp
+from celery_redlock.redlock.transport import node as node_module
 from celery_redlock.redlock.transport.node import Node
 from tests.support.fakes.fake_clock import FakeClock
 from tests.support.fakes.fake_node import FakeNode
@@ -100,3 +102,128 @@ def test_an_attempt_at_a_node_that_is_up_keeps_nobody_waiting(stage: Stage) -> N
     stage.node.attempt_begins(stage.clock.now())
     assert stage.node.retry_at == 0.0
     assert not [event for event in stage.seen if isinstance(event, NodeDown)]
+
+
+def test_failures_during_one_pause_lengthen_it_once(stage: Stage) -> None:
+    for _ in range(16):
+        stage.node.failed("refused")
+    assert stage.node.retry_at - stage.clock.now() <= 0.1
+    stage.clock.move(0.11)
+    stage.node.failed("refused")
+    assert 0.1 <= stage.node.retry_at - stage.clock.now() <= 0.2
+
+
+def test_an_attempt_keeps_channels_without_a_quorum_waiting(stage: Stage) -> None:
+    stage.node.failed("refused")
+    stage.clock.move(1)
+    stage.node.attempt_begins(stage.clock.now())
+    assert stage.node.retry_short_at == stage.clock.now() + BACKOFF_MAX_S
+    stage.node.failed("refused")
+    assert stage.node.retry_short_at - stage.clock.now() <= 0.5
+    stage.votes_in()
+    assert stage.node.retry_short_at == 0.0
+
+
+# ---- servers that can't be nodes
+
+
+def unfit(stage: Stage) -> None:
+    with pytest.raises(ConfigurationError):
+        stage.node.connect()
+
+
+def test_a_node_that_never_was_fit_is_misconfigured(stage: Stage) -> None:
+    stage.server.info["role"] = "slave"
+    unfit(stage)
+    assert stage.node.misconfigured
+    stage.server.info["role"] = "master"
+    stage.votes_in()
+    assert stage.node.misconfigured is None
+
+
+def test_connections_from_before_a_node_was_unfit_are_told_from_later_ones(stage: Stage) -> None:
+    """Those that were idle meanwhile: as a replica it has lost its locks."""
+    before = stage.node.connect()
+    stage.server.info["role"] = "slave"
+    unfit(stage)
+    assert before.history != stage.node.history
+    stage.server.info["role"] = "master"
+    stage.server.info["master_replid"] = "another"
+    after = stage.node.connect()
+    assert before.history != stage.node.history == after.history
+
+
+def test_a_node_that_becomes_unfit_is_down_and_told_once(stage: Stage) -> None:
+    stage.votes_in()
+    stage.node.failed("it became a replica")
+    stage.server.info["role"] = "slave"
+    for _ in range(3):
+        unfit(stage)
+        stage.node.failed("timed out")
+    assert stage.node.misconfigured is None
+    downs = [event for event in stage.seen if isinstance(event, NodeDown)]
+    assert [event.is_unfit for event in downs] == [False, True]
+    assert "is a slave" in downs[1].error
+    stage.server.info["role"] = "master"
+    stage.votes_in()
+    assert isinstance(stage.seen[-1], NodeUp)
+
+
+def test_a_child_knows_the_nodes_that_its_parent_accepted(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.votes_in()
+    monkeypatch.setattr(node_module, "_inherited", set())
+    node_module._inherit()
+    stage.node = stage.new_node()
+    stage.server.info["role"] = "slave"
+    unfit(stage)
+    assert stage.node.misconfigured is None
+
+
+class Pair:
+    """Two nodes, each at a server of its own."""
+
+    def __init__(self, first: FakeNode, second: FakeNode) -> None:
+        self.servers = first, second
+        self.clock = FakeClock()
+        self.nodes = tuple(
+            Node(one.url, self.clock, 60.0, 0.0, lambda event: None) for one in self.servers
+        )
+        for node in self.nodes:
+            node.peers = self.nodes
+
+    def connect(self, number: int) -> None:
+        self.nodes[number].connect().disconnect()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with FakeNode() as first, FakeNode() as second:
+        yield Pair(first, second)
+
+
+def test_two_names_of_one_server_are_both_misconfigured(pair: Pair) -> None:
+    pair.servers[1].info["run_id"] = pair.servers[0].info["run_id"]
+    pair.connect(0)
+    for number in (1, 0, 1):
+        with pytest.raises(ConfigurationError, match="are the same server"):
+            pair.connect(number)
+        assert all(node.misconfigured for node in pair.nodes)
+    pair.servers[1].info["run_id"] = "another"
+    pair.connect(1)
+    assert not any(node.misconfigured for node in pair.nodes)
+    pair.connect(0)
+
+
+def test_an_address_that_moves_to_a_peer_s_server_is_down(pair: Pair) -> None:
+    pair.connect(0)
+    pair.connect(1)
+    before = pair.nodes[1].run_id, pair.nodes[1].history
+    pair.servers[1].info["run_id"] = pair.servers[0].info["run_id"]
+    with pytest.raises(ConfigurationError, match="are the same server"):
+        pair.connect(1)
+    pair.connect(0)
+    assert not any(node.misconfigured for node in pair.nodes)
+    is_now = pair.nodes[1].run_id, pair.nodes[1].history
+    assert is_now == before, "connections to its own server stay"

@@ -91,3 +91,13 @@ def test_under_eventlet_the_hub_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "is_eventlet", lambda: True)
     assert isinstance(new_poller(), module._Eventlet)
     assert not native.is_eventlet(), "else the others would not be tested here"
+
+
+@pytest.mark.parametrize("seconds", [1e7, 1e100])
+def test_a_wait_may_be_longer_than_the_kernel_counts(
+    poller: Poller, new_pair: Callable[[], Pair], seconds: float
+) -> None:
+    ours, theirs = new_pair()
+    poller.register(ours.fileno(), writing=False)
+    theirs.send(b"x")
+    assert list(poller.wait(seconds)) == [ours.fileno()]

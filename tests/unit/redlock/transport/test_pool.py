@@ -29,7 +29,7 @@ class Channel(RealChannel):
         self.patience: list[float | None] = []
         self.why_unconnected = ""
 
-    def prepare(self, patience: float | None = None) -> None:
+    def prepare(self, patience: float | None = None, *, needs_votes: bool = True) -> None:
         self.patience.append(patience)
 
     def is_unused(self, seconds: float) -> bool:
@@ -110,7 +110,7 @@ def test_a_channel_is_prepared_with_the_patience_of_its_caller(stage: Stage) -> 
 def test_a_channel_that_can_not_be_prepared_is_closed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: Channel, patience: float | None = None) -> None:
+    def fail(self: Channel, patience: float | None = None, *, needs_votes: bool = True) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Channel, "prepare", fail)

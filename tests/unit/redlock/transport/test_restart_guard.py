@@ -104,6 +104,15 @@ def test_a_server_that_was_declared_new_votes_at_once_by_default() -> None:
     assert guard.votes_from(server(uptime="2", admitted="first")) == 1000 - 2
 
 
+def test_a_server_that_was_a_replica_meanwhile_waits_anew(guard: RestartGuard) -> None:
+    master = server()._replace(history="a")
+    assert guard.votes_from(master) < 1000.0
+    assert guard.votes_from(master._replace(answered_at=1500.0)) < 1000.0
+    promoted = master._replace(history="b", answered_at=2000.0)
+    assert guard.votes_from(promoted) == 2000.0 + GUARD
+    assert guard.votes_from(promoted._replace(answered_at=2030.0)) == 2000.0 + GUARD
+
+
 @pytest.mark.parametrize("uptime", ["1", LONG])
 def test_an_admitted_server_that_replaced_another_waits(uptime: str) -> None:
     """The other one may have granted leases after the admission, or before it."""

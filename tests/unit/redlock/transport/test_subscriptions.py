@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import socket
@@ -197,6 +198,7 @@ def test_a_lost_connection_confirms_nothing(three: Stage) -> None:
     three.servers[1].hang_up()
     three.hear_until(lambda: three.connected() == [0, 2])
     assert not three.subscriptions.reaches_quorum("a")
+    assert three.subscriptions.lost == 1
 
 
 # ---- messages
@@ -322,6 +324,22 @@ def test_a_lost_connection_is_made_again_after_a_back_off(three: Stage) -> None:
     three.confirmed("a", "b")
     assert three.connected() == [0, 1, 2]
     assert three.asked(1) == [{"a"}, {"a", "b"}], "all channels, on the new connection"
+
+
+def test_no_vote_is_waited_for_to_listen(three: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three nodes, one waits for its restart guard, and one is not connected."""
+    three.confirmed("a")
+    connections = three.subscriptions._connections
+    [_, guarded, _] = connections.by_node
+    assert guarded
+    guarded.votes_from = math.inf
+    connections.drop(2)
+    three.clock.move(10.0)
+    monkeypatch.setattr(dispatch, "start_beside", lambda run, _name: None)  # it hangs
+    began = three.clock.now()
+    monkeypatch.setattr(connections, "adopt", lambda patience=0.0: three.clock.move(patience))
+    three.follow("a")
+    assert three.clock.now() == began
 
 
 def test_a_node_that_sends_no_redis_replies_is_dropped(three: Stage) -> None:

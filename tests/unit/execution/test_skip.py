@@ -32,7 +32,7 @@ def test_a_skipped_message_is_stored_as_revoked(task: Any, node: OneNode) -> Non
 
 def test_a_skipped_message_releases_its_reservation(task: Any, node: OneNode) -> None:
     node.held["t%next"] = WAITING, 1e9
-    deliver(task, headers=Reservation("t%next", WAITING).header)
+    deliver(task, **Reservation("t%next", WAITING).header)
     assert set(node.held) == {"t"}
 
 

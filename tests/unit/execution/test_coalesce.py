@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from celery_redlock.messages.headers import COPY_HEADER, PUBLICATION_HEADER, REDELIVERED
-from celery_redlock.messages.reservation import HEADER
+from celery_redlock.messages.headers import RESERVATION_HEADER as HEADER
 from celery_redlock.redlock.errors import LockHeld
 from celery_redlock.redlock.lease import is_reservation, new_owner
 from tests.support.fakes.forged import HOLDER, WAITING, NewTask, deliver
@@ -66,7 +66,7 @@ def test_a_later_duplicate_is_skipped_for_the_pending_message(
 ) -> None:
     """So is one whose earlier run died: the pending message's run covers it as well."""
     node.held["t%next"] = WAITING, 1e9
-    deliver(task, headers={PUBLICATION_HEADER: NONCE, **headers})
+    deliver(task, **{PUBLICATION_HEADER: NONCE, **headers})
     stored = task.AsyncResult("task-1")
     assert stored.state == "REVOKED"
     assert (stored.result.key, stored.result.holder) == ("t%next", "waiting")
@@ -92,7 +92,7 @@ def test_a_second_copy_of_the_pending_message_is_discarded(
 ) -> None:
     owner = new_owner("task-1", publication=NONCE, is_reservation=True)
     node.held["t%next"] = owner, 1e9
-    deliver(task, headers={PUBLICATION_HEADER: NONCE})
+    deliver(task, **{PUBLICATION_HEADER: NONCE})
     assert task.AsyncResult("task-1").state == "PENDING"
     assert node.owner_of("t%next") == owner
     assert (published, conflicts) == ([], [])
@@ -107,7 +107,7 @@ def test_a_message_is_requeued_for_the_rest_of_its_own_slot(
     owner = new_owner("task-1", publication=NONCE, is_reservation=True)
     node.held["t%next"] = owner, 1e9
     node.split.add("t%next")
-    deliver(task, headers={PUBLICATION_HEADER: NONCE})
+    deliver(task, **{PUBLICATION_HEADER: NONCE})
     assert task.AsyncResult("task-1").state == "RETRY"
     assert len(published) == 1
 
@@ -115,7 +115,7 @@ def test_a_message_is_requeued_for_the_rest_of_its_own_slot(
 def test_a_redelivered_duplicate_replaces_its_earlier_slot(task: Any, node: OneNode) -> None:
     earlier = new_owner("task-1", publication=NONCE, is_reservation=True)
     node.held["t%next"] = earlier, 1e9
-    deliver(task, headers={PUBLICATION_HEADER: NONCE, COPY_HEADER: True})
+    deliver(task, **{PUBLICATION_HEADER: NONCE, COPY_HEADER: True})
     assert task.AsyncResult("task-1").state == "RETRY"
     assert node.owner_of("t%next") not in (None, earlier)
 

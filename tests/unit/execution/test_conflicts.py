@@ -24,7 +24,7 @@ def test_a_copy_of_the_running_message_is_parked_by_any_policy(
 ) -> None:
     task = new_task(lock_on_conflict=policy)
     node.held["t"] = OWN, node.clock.now() + 20
-    deliver(task, headers={PUBLICATION_HEADER: NONCE}, retries=2)
+    deliver(task, **{PUBLICATION_HEADER: NONCE}, retries=2)
     assert task.AsyncResult("task-1").state == "PENDING"
     [headers] = published
     assert (headers["id"], headers["retries"], headers[COPY_HEADER]) == ("task-1", 2, True)
@@ -37,13 +37,13 @@ def test_a_parked_copy_pauses_for_half_the_age_of_its_run(
 ) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(
-        requeue, "requeue_message", lambda task, request, after, *_, **__: pauses.append(after)
+        requeue, "requeue_message", lambda _, after, *__, **___: pauses.append(after)
     )
     task = new_task()
     node.held["t"] = OWN, node.clock.now() + 20
     for age in (0.1, 8, 3600):
         node.began["t"] = node.clock.now() - age
-        deliver(task, headers={PUBLICATION_HEADER: NONCE})
+        deliver(task, **{PUBLICATION_HEADER: NONCE})
     assert pauses == pytest.approx([0.25, 4, 20])
 
 
@@ -52,7 +52,7 @@ def test_the_same_id_published_again_is_not_parked(
 ) -> None:
     task = new_task()
     node.held["t"] = OWN, 1e9
-    deliver(task, headers={PUBLICATION_HEADER: NONCE[::-1]})
+    deliver(task, **{PUBLICATION_HEADER: NONCE[::-1]})
     assert task.AsyncResult("task-1").state == "REVOKED"
     assert [conflict["becomes"] for conflict in conflicts] == ["skip"]
 
@@ -86,7 +86,7 @@ def test_a_copy_of_the_pending_message_is_not_parked(
     new_task: NewTask, node: OneNode, published: Any, log: Any
 ) -> None:
     node.held["t%next"] = new_owner("task-1", publication=NONCE, is_reservation=True), 1e9
-    deliver(new_task(lock_on_conflict="coalesce"), headers={PUBLICATION_HEADER: NONCE})
+    deliver(new_task(lock_on_conflict="coalesce"), **{PUBLICATION_HEADER: NONCE})
     assert published == []
     line = "message handled by another copy, copy discarded key=t task=t task_id=task-1"
     assert ("INFO", line) in log()

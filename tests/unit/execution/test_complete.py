@@ -32,5 +32,5 @@ def test_a_duplicate_succeeds_with_the_declared_result(task: Any, conflicts: Any
 
 def test_a_completed_duplicate_releases_its_reservation(task: Any, node: OneNode) -> None:
     node.held["t%next"] = WAITING, 1e9
-    deliver(task, headers=Reservation("t%next", WAITING).header)
+    deliver(task, **Reservation("t%next", WAITING).header)
     assert set(node.held) == {"t"}

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from celery.contrib.abortable import AbortableTask
 
-from celery_redlock import DuplicateTask
-from celery_redlock.messages.reservation import HEADER, Reservation
+from celery_redlock import DuplicateTask, SingletonTask
+from celery_redlock.messages.headers import RESERVATION_HEADER as HEADER
+from celery_redlock.messages.reservation import Reservation
 from tests.support.fakes.forged import HOLDER, WAITING, NewTask, deliver
 from tests.support.fakes.one_node import OneNode
+
+
+class Abortable(SingletonTask[..., Any], AbortableTask):  # type: ignore[type-arg]
+    """A singleton task that can be aborted."""
+
+    abstract = True
 
 
 @pytest.fixture
@@ -47,7 +56,7 @@ def test_a_requeued_message_carries_a_renewed_pending_slot(
 ) -> None:
     node.held["t"] = HOLDER, 1e9
     node.held["t%next"] = WAITING, 1e9
-    deliver(task, headers=Reservation("t%next", WAITING).header)
+    deliver(task, **Reservation("t%next", WAITING).header)
     [headers] = published
     renewed = node.owner_of("t%next")
     assert renewed not in (None, WAITING)
@@ -63,3 +72,36 @@ def test_an_eager_duplicate_is_skipped_as_reschedule(
     assert isinstance(result.result, DuplicateTask)
     assert published == []
     assert [conflict["becomes"] for conflict in conflicts] == ["reschedule"]
+
+
+def test_an_aborted_duplicate_is_requeued_and_stays_aborted(
+    new_task: NewTask, node: OneNode, published: Any
+) -> None:
+    task = new_task(base=Abortable, lock_on_conflict="reschedule")
+    node.held["t"] = HOLDER, 1e9
+    deliver(task)
+    assert task.AsyncResult("task-1").state == "RETRY"
+    task.AsyncResult("task-1").abort()
+    deliver(task)
+    assert task.AsyncResult("task-1").is_aborted()
+    assert [headers["id"] for headers in published] == ["task-1"] * 2
+
+
+def test_a_requeued_message_retries_if_abortion_is_unknown(
+    new_task: NewTask,
+    node: OneNode,
+    published: Any,
+    log: Any,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task = new_task(base=Abortable, lock_on_conflict="reschedule")
+    node.held["t"] = HOLDER, 1e9
+    monkeypatch.setattr(Abortable, "is_aborted", Mock(side_effect=ConnectionError))
+    deliver(task)
+    assert task.AsyncResult("task-1").state == "RETRY"
+    assert len(published) == 1
+    line = "abortion unknown, state becomes RETRY task=t task_id=task-1"
+    assert ("WARNING", line) in log()
+    [record] = [record for record in caplog.records if record.getMessage() == line]
+    assert record.exc_info

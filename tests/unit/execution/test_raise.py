@@ -31,5 +31,5 @@ def test_a_duplicate_fails_with_lock_held(task: Any, conflicts: Any) -> None:
 
 def test_a_failed_duplicate_releases_its_reservation(task: Any, node: OneNode) -> None:
     node.held["t%next"] = WAITING, 1e9
-    deliver(task, headers=Reservation("t%next", WAITING).header)
+    deliver(task, **Reservation("t%next", WAITING).header)
     assert set(node.held) == {"t"}

@@ -1,0 +1,75 @@
+"""Output of the commands, whatever the locks are named and wherever it goes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from celery_redlock.cli.alone import main
+from celery_redlock.redlock.task_lock import TaskLock
+from tests.support.fakes.operated import Operated
+from tests.support.processes.ran import Run
+
+EVIL = "\x1b]0;title\x07\x1b[8m\r\n\x9b2J\x7f\u202e"
+KEY = f"key{EVIL}"
+COMMANDS = [
+    ("list",), ("list", "--json"), ("list", "--kind", "done"), ("show", KEY),
+    ("show", KEY, "--json"), ("release", KEY), ("release", KEY, "--json"),
+    ("release", KEY, "--expect", EVIL), ("release", KEY, "--done", f"task{EVIL}"),
+    ("release", KEY, "--done", EVIL), ("release", KEY, "--yes"), ("top", "--count", "1"),
+    ("top", "--count", "1", "--json"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def evil(redlock: TaskLock) -> None:
+    """Locks of somebody who wants to be seen by a terminal."""
+    redlock.acquire(KEY, 30, label=f"task{EVIL}")
+    redlock.mark_done(KEY, f"task{EVIL}")
+
+
+@pytest.mark.usefixtures("evil")
+@pytest.mark.parametrize("words", COMMANDS, ids=ascii)
+def test_a_terminal_gets_nothing_to_act_on(run: Run, words: tuple[str, ...]) -> None:
+    output = run(*words).output
+    assert output
+    assert [one for one in output if not (one.isprintable() or one == "\n")] == []
+
+
+@pytest.mark.usefixtures("evil")
+def test_json_has_the_names_as_they_are(run: Run) -> None:
+    (lock,) = map(json.loads, run("list", "--json").output.splitlines())
+    assert (lock["key"], lock["task_id"]) == (KEY, f"task{EVIL}")
+    assert run("show", KEY, "--json").json["key"] == KEY
+
+
+@pytest.mark.parametrize("words", [("list",), ("list", "--json"), ("show", "ключ", "--json")])
+def test_output_need_not_be_utf_8(
+    three: Operated, redlock: TaskLock, words: tuple[str, ...]
+) -> None:
+    redlock.acquire("ключ", 30, label="é")
+    nodes = [word for url in three.urls for word in ("--node", url)]
+    ran = CliRunner(charset="latin-1").invoke(main, [*nodes, *words], catch_exceptions=False)
+    assert ran.exit_code == 0
+    if "--json" in words:
+        assert json.loads(ran.output)["key"] == "ключ"
+    else:
+        assert r"\u043a\u043b\u044e\u0447" in ran.output
+
+
+def test_a_full_disk_is_an_error_and_no_traceback() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full")
+    code = "from celery_redlock.cli.alone import main; main()"
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            [sys.executable, "-c", code, "--node", "redis://127.0.0.1:1", "status"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert ran.stderr == "Error: the output can't be written: No space left on device\n"
+    assert ran.returncode == 1

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from celery_redlock.testing import find_server_binary
+from tests.evidence.runs import run_now
 
 Row = dict[str, Any]
 """The name of what was measured, and its figures by column, in the unit that the column names."""
@@ -95,6 +96,7 @@ def circumstances(seconds: float) -> dict[str, Any]:
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "load": round(os.getloadavg()[2], 1),
         "packages": {name: _version(name) for name in PACKAGES},
+        "run": run_now("performance"),
     }
 
 

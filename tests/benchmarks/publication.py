@@ -18,7 +18,6 @@ from .report import MISSING, shown
 from .targets import judged
 
 DOCUMENTATION, FOLDER, RESULTS = "performance.md", "performance", "results.json"
-_TEMPLATE = Path(__file__).parent / "performance.md.j2"
 
 
 def write(page: Page, into: Path) -> None:
@@ -40,6 +39,15 @@ def documentation(page: Page) -> str:
     Raises:
         LookupError, jinja2.UndefinedError: The page lacks a measure or a row.
     """
+    return _rendered("performance.md.j2", page)
+
+
+def report(page: Page) -> str:
+    """Return the report of all measures of a page; raise as `documentation` does."""
+    return _rendered("measurements.md.j2", page)
+
+
+def _rendered(name: str, page: Page) -> str:
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -48,7 +56,7 @@ def documentation(page: Page) -> str:
         autoescape=False,  # noqa: S701  # Markdown, of our own figures
     )
     environment.filters |= {"us": _us, "ms": _ms, "seconds": _seconds, "n": shown, "x": _x}
-    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    template = environment.from_string(Path(__file__).with_name(name).read_text(encoding="utf-8"))
     constants = {name: said for name, said in vars(names).items() if name.isupper()}
     text = template.render(
         page=page,

@@ -22,7 +22,9 @@ def lines(page: Page) -> Iterator[str]:
     packages = page.circumstances["packages"]
     yield ", ".join(f"{name} {version or 'missing'}" for name, version in packages.items())
     yield ", ".join(
-        f"{name} {said}" for name, said in page.circumstances.items() if name != "packages"
+        f"{name} {said}"
+        for name, said in page.circumstances.items()
+        if name not in ("packages", "run")
     )
 
 

@@ -71,7 +71,7 @@ def test_a_tick(five: Servers, servers: Any, seconds: float, page: Page) -> None
         take(other, published)
         calls = {
             PLAIN: lambda: Scheduler.apply_async(
-                one, tick().entry_to_publish(), producer=one.producer, advance=False
+                one, tick().entry_to_publish({}), producer=one.producer, advance=False
             ),
             CLAIMED: lambda: take(one, tick()),
             TAKEN: lambda: take(one, Tick(entry, published.slot, app)),

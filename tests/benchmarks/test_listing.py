@@ -99,7 +99,7 @@ def mean_us(node: Any) -> float:
     with node.client() as client:
         stats = client.info("commandstats")
     assert "cmdstat_keys" not in stats
-    return max(float(stats[f"cmdstat_{name}"]["usec_per_call"]) for name in ("scan", "mget"))
+    return max(float(stats[f"cmdstat_{name}"]["usec_per_call"]) for name in ("scan", "getrange"))
 
 
 def test_a_list_of_many_locks(five: Servers, seconds: float, page: Page) -> None:

@@ -40,6 +40,7 @@ class UsersWorker(Worker):
     """A worker with all that Celery loads."""
 
     celery = "celery"
+    is_fresh = True
 
 
 def test_imports(seconds: float, page: Page) -> None:

@@ -67,6 +67,7 @@ class Busy:
             args=("--queues", self._queue, "--loglevel", "WARNING"),
             env={VARIANT: name, CONF: json.dumps(conf), COUNTS: str(self._counts)},
         )
+        self._worker.is_fresh = True  # a fork shares memory with whom it is a fork of
         self._worker.start()
 
     def stop(self) -> None:

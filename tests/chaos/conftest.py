@@ -8,7 +8,15 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.integration.conftest import _lock_nodes, figures, key, new_nodes, new_project, rabbitmq
+from tests.integration.conftest import (
+    _lock_nodes,
+    figures,
+    key,
+    new_nodes,
+    new_project,
+    pytest_runtest_makereport,
+    rabbitmq,
+)
 from tests.support.processes.brokers import Broker, RabbitMQ, RedisBroker
 
 SECONDS = float(os.environ.get("REDLOCK_CHAOS_SECONDS", "600"))
@@ -25,6 +33,7 @@ __all__ = [
     "new_broker",
     "new_nodes",
     "new_project",
+    "pytest_runtest_makereport",
     "rabbitmq",
 ]
 

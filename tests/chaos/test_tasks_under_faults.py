@@ -16,15 +16,16 @@ from pathlib import Path
 import pytest
 
 from celery_redlock.redlock.protocol.quorum import guard_s
-from celery_redlock.testing import Servers
+from celery_redlock.testing import Server, Servers
 from tests.chaos.conftest import SECONDS, NewBroker
 from tests.evidence.chaos_figures import ChaosFigures
 from tests.evidence.timeline import timeline
 from tests.support.faults.clock_shim import WallClock
 from tests.support.faults.nemesis import Fault, Nemesis, Strike, Strikes, alone, combined
-from tests.support.faults.of_network import network_nemeses
+from tests.support.faults.of_network import network_nemeses, scrambles
 from tests.support.faults.of_nodes import (
     PERSISTENCE,
+    Replicas,
     Victims,
     forgetful_nemeses,
     new_node,
@@ -80,6 +81,7 @@ class Stage:
     single: list[Nemesis]
     inside: list[Nemesis]
     outside: list[Nemesis]
+    replicas: Replicas
     faults: list[Fault] = field(default_factory=list)
 
     def strike(self, schedule: list[Strike], turn: str, *, is_alone: bool) -> None:
@@ -111,6 +113,10 @@ class Stage:
         may_be_lost = self.supervisor.ended if isinstance(self.broker, RedisBroker) else 0
         assert len(judgement.lost) <= may_be_lost, judgement.lost
         return judgement
+
+    def effects(self) -> dict[str, int]:
+        """Return what faults have done to bytes and writes."""
+        return scrambles(self.project.views) | {"writes_refused_by_replicas": self.replicas.refused}
 
     def judge(self, turn: str) -> Judgement:
         return judge_tasks(
@@ -161,13 +167,16 @@ def stage(
         time.sleep(max(0.0, voting_at - time.monotonic()))
         supervisor = stack.enter_context(Supervisor(project, concurrency=3))
         victims = Victims(nodes, modes)
+        master = stack.enter_context(Server("--repl-diskless-sync-delay", "0"))
+        replicas = Replicas(master, GUARD_S)
         around = [
             *worker_nemeses(supervisor.running, supervisor.deaths, stopped_s=STOPPED_S),
             killed_acquiring(project.views[0], supervisor.running, supervisor.deaths),
             *service_nemeses("broker", broker, project.to_broker),
             *service_nemeses("results", results, project.to_results),
         ]
-        inside = [*around, *node_nemeses(victims), *network_nemeses(project.views)]
+        of_nodes = [*node_nemeses(victims), replicas.nemesis(victims)]
+        inside = [*around, *of_nodes, *network_nemeses(project.views)]
         # One by one, the faults of nodes are the same with any broker.
         single = inside if request.param == FIRST else around
         single, inside = (
@@ -175,7 +184,7 @@ def stage(
             for some in (single, inside)
         )
         outside = forgetful_nemeses(victims, clocks)
-        yield Stage(request.param, project, broker, supervisor, single, inside, outside)
+        yield Stage(request.param, project, broker, supervisor, single, inside, outside, replicas)
 
 
 def test_each_fault_alone(stage: Stage) -> None:
@@ -209,9 +218,11 @@ def test_the_figures_are_recorded(stage: Stage, figures: ChaosFigures) -> None:
     """Not a test: it comes last, and has the figures of those before."""
     turns = {turn: stage.judge(turn) for turn in ("alone", "combined", OUTSIDE)}
     history = history_in(stage.project.folder)
-    file = figures.add(stage.name, turns, stage.faults, stage.supervisor.deaths, history)
+    effects = stage.effects()
+    file = figures.add(stage.name, turns, stage.faults, stage.supervisor.deaths, history, effects)
     if stage.name != FIRST:
-        return  # one picture is enough
+        return  # one picture is enough, and not each fault is struck
+    assert any(ONLY) or all(effects.values()), effects
     holds = holds_of(stage.project.notes(), stage.supervisor.deaths)
     shown = {
         key.partition("-late/")[0]: of_key

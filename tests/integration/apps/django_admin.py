@@ -70,6 +70,8 @@ from django.core.management import call_command  # noqa: E402
 from django.test import Client  # noqa: E402
 from django.urls import path  # noqa: E402
 
+from celery_redlock.contrib.django.models import Lock  # noqa: E402
+
 urlpatterns = [path("admin/", admin.site.urls)]
 
 
@@ -117,6 +119,12 @@ def check() -> None:
     assert "3 of 3 nodes vote" in shown
     assert "No lock matches the filter." in shown
 
+    assert "Beat missed" not in shown
+    redlock.reserve("%beat:bank@0:by%20night:2026-01-01T03:00:00Z:missed", 86_400, label="id")
+    admin.site.get_model_admin(Lock)._snapshots = None
+    shown = viewer.get(ADMIN).content.decode()
+    assert re.search(r"Beat missed by night \d+ d ago: 2026-01-01T03:00:00Z", shown)
+
     assert "Release …" not in viewer.get(ADMIN + "lock/", one).content.decode()
     assert "Release …" in operator.get(ADMIN + "lock/", one).content.decode()
     assert viewer.get(ADMIN + "release/", one).status_code == 403
@@ -139,6 +147,14 @@ def check() -> None:
     assert "is released." in told
     assert redlock.look(KEY) is None
     assert viewer.post(ADMIN).status_code in (403, 405)
+
+    admin.site.get_model_admin(Lock)._snapshots = None
+    app.conf.redlock_node_timeout = "soon"
+    for page in ("", "lock/", "release/"):
+        shown = operator.get(ADMIN + page, one)
+        assert shown.status_code == 200, page
+        assert "not a number" in shown.content.decode(), page
+    assert "not a number" in operator.post(ADMIN + "release/", form, follow=True).content.decode()
 
 
 if __name__ == "__main__":

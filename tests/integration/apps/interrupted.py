@@ -20,7 +20,7 @@ def interrupted(key: str, moment: str) -> str:
     """Return, and reach the soft time limit while the lock is given back, or right after that."""
     run = current.get()
     assert run is not None
-    redlock: Any = run.redlock
+    redlock: Any = run.message.redlock
     release = redlock.release
 
     def interrupted_release(*args: Any, **kwargs: Any) -> None:

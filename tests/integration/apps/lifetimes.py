@@ -187,7 +187,9 @@ def impatient(self: SingletonTask, key: str, gate: str | None = None) -> None:
 
 
 def short_of_time(lifetime: Lifetime) -> Any:
-    @one(f"short_{lifetime.value}", lifetime, lock_queue_ttl=0.2)
+    is_queued = lifetime.reserves_at_publish and not lifetime.is_throttle
+
+    @one(f"short_{lifetime.value}", lifetime, lock_queue_ttl=0.2 if is_queued else None)
     def body(self: SingletonTask, key: str, gate: str | None = None) -> str:
         inside.run(gate, key=key)
         return str(self.request.id)

@@ -77,7 +77,17 @@ def task_of(spec: Mapping[str, Any]) -> Task[Any, Any]:
     return task
 
 
+entries: Mapping[str, Mapping[str, Any]] = app.conf.get("test_entries") or {}
 app.conf.beat_schedule = {
-    name: {"task": task_of(spec).name, "schedule": schedule_of(spec), "args": [name]}
-    for name, spec in (app.conf.get("test_entries") or {}).items()
+    name: {
+        "task": task_of(spec).name,
+        "schedule": schedule_of(spec),
+        "args": [name],
+        "options": {"headers": spec.get("headers") or {}},
+    }
+    for name, spec in entries.items()
+    if not spec.get("unnamed")
 }
+for name, spec in entries.items():
+    if spec.get("unnamed"):
+        app.add_periodic_task(schedule_of(spec), task_of(spec).s(name))

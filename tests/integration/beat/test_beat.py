@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 import time
 import uuid
@@ -29,10 +27,10 @@ from tests.support.processes.beats import (
     published,
     start_beats,
 )
-from tests.support.processes.inside import FOLDER_VARIABLE
+from tests.support.processes.commands import celery_of, environment_of
 from tests.support.processes.project import Project
+from tests.support.processes.start import run
 from tests.support.processes.workers import Worker
-from tests.support.root import ROOT
 
 FAULTY = "tests.integration.apps.faulty_schedulers:Faulty"
 DJANGO: dict[str, Any] = {
@@ -91,16 +89,9 @@ def wait_for_runs(project: Project, entry: str, count: int) -> list[float]:
 
 def run_python(project: Project, *args: str) -> str:
     """Run a module that uses Django, and return what it printed."""
-    ended = subprocess.run(
-        [sys.executable, "-m", *args],
-        cwd=ROOT,
-        env=os.environ | {FOLDER_VARIABLE: str(project.folder)} | DJANGO["env"],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-    )
-    return str(ended.stdout)
+    ended = run([sys.executable, "-m", *args], environment_of(project) | DJANGO["env"])
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
 
 
 def new_database(project: Project) -> None:
@@ -137,8 +128,6 @@ def test_of_three_replicas_one_publishes_each_tick(
     other = f"{entry}-other"
     beats = start(3, test_entries={entry: {"every": 1}, other: {"every": 2}}, **scheduler)
     wait_for_runs(project, entry, 8)
-    for beat in beats:  # nobody leads
-        beat.wait_for_line("Sending due task")
     assert end(*beats) == [0, 0, 0]
     slots = published(entry, *beats)
     assert sorted(wait_for_runs(project, entry, len(slots))) == sorted(slots)
@@ -163,6 +152,38 @@ def test_one_off_entries_of_django_celery_beat_run_once(
     eventually(lambda: max(executed(project, entry)) > killed_at + 4)
     assert executed(project, "clocked") == [at]
     assert executed(project, "interval") == [at]
+
+
+def test_rows_of_django_celery_beat_that_change_have_missed_nothing(
+    project: Project, start: Start, entry: str
+) -> None:
+    new_database(project)
+
+    def change(how: str, value: object = "", name: str = entry) -> float:
+        module = "tests.integration.apps.django_changes"
+        task = project.tasks.once.name
+        return float(run_python(project, module, how, name, task, str(value)))
+
+    change("every", 3600)
+    beats = start(2, **DJANGO, test_entries={f"{entry}-other": {"every": 1}})
+    time.sleep(8)
+    edited_at = change("every", 1)
+    eventually(lambda: max(executed(project, entry), default=0) > edited_at + 4)
+    # One that is started now knows of no other schedule; nor do the rows, until they are saved.
+    beats[0].kill()
+    beats += start(1, **DJANGO)
+    eventually(lambda: max(executed(project, entry)) > edited_at + 12)
+    disabled_at = change("disable")
+    time.sleep(12)
+    enabled_at = change("enable")
+    change("clocked", time.time(), f"{entry}-now")
+    eventually(lambda: max(executed(project, entry)) > enabled_at + 4)
+    eventually(lambda: executed(project, f"{entry}-now"))
+    runs = executed(project, entry)
+    # Replicas look at the rows at least every 5 s.
+    assert min(runs) > edited_at - 5.5
+    assert not [slot for slot in runs if disabled_at + 6 < slot < enabled_at - 5.5]
+    assert len(runs) == len(set(runs))
 
 
 def test_beat_in_every_worker_publishes_each_tick_once(project: Project, entry: str) -> None:
@@ -209,8 +230,7 @@ def test_ticks_of_replicas_that_die_in_between_are_executed_once(
     )
     eventually(lambda: set(gaps(executed(project, entry))) == {1.0})
     eventually(lambda: max(executed(project, entry)) > died_at + 12)
-    end(*beats)
-    assert sorted(beat.process.returncode for beat in beats) == [-9, -9, 0]
+    assert sorted(end(*beats)) == [-9, -9, 0]
     runs = executed(project, entry)
     assert len(runs) == len(set(runs))
     assert set(gaps(runs)) == {1.0}
@@ -424,14 +444,9 @@ def test_a_schedule_class_without_slots_is_refused_at_the_start(
 
 def alive(project: Project, folder: Path, *args: str) -> tuple[int, str]:
     """Ask whether the beat of this folder ticks; return the exit status and what was said."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "celery", "-A", project.module, "redlock", "beat-alive", *args],
-        cwd=ROOT,
-        env=os.environ | {FOLDER_VARIABLE: str(project.folder), "TMPDIR": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    ended = run(
+        celery_of(project, "redlock", "beat-alive", *args),
+        environment_of(project) | {"TMPDIR": str(folder)},
     )
     return ended.returncode, ended.stdout + ended.stderr
 

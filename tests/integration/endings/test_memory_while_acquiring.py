@@ -157,7 +157,8 @@ def test_a_process_without_memory_leaves_no_lock(
     """The acquisition raises MemoryError. Celery ends a worker whose task raises that.
 
     If not even that can be reported, the process ends, or Python raises SystemError in its place,
-    and the task fails.
+    and the task fails. A worker that Celery ends stores no result: a message that it has
+    acknowledged early is lost.
     """
     scene, key = new_scene(redlock_node_timeout=3.0), uuid.uuid4().hex
     project, child = scene.project, scene.child()
@@ -170,13 +171,20 @@ def test_a_process_without_memory_leaves_no_lock(
             eventually(lambda: not is_alive(child) or result.failed(), "it has ended or failed")
     # The first worker may have ended.
     project.start_worker(concurrency=1)
-    eventually(result.ready, "the message has run, or failed")
+
+    def is_lost() -> bool:
+        return task == "early" and bool(scene.worker.lines("Unrecoverable error: MemoryError"))
+
+    # Long after the key is free: its redelivery may look again and again, on a busy machine.
+    eventually(
+        lambda: result.ready() or is_lost(), "the message has run, failed, or is lost", within=180.0
+    )
     scene.assert_it_goes_on(key)
     # Asked again: a message that runs after all has failed before that.
     has_failed = getattr(project.tasks, task).AsyncResult(result.id).failed()
     begun = len(project.notes("begin", task_id=result.id))
     assert begun <= (task == "late")
-    assert begun or has_failed
+    assert begun or has_failed or is_lost()
 
 
 @PLACES

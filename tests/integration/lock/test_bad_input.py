@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import subprocess
 import sys
@@ -180,21 +181,42 @@ def test_a_host_that_does_not_exist_is_named(new_redlock: NewRedlock) -> None:
 
 @redis_versions
 def test_a_replica_is_refused(redis_binary: Path, new_redlock: NewRedlock) -> None:
-    with Servers(Server(binary=redis_binary) for _ in range(4)) as four:
-        with four[1].client() as client:
-            client.replicaof("127.0.0.1", four[3].port)
-        redlock = new_redlock(four.urls[:3])
+    with Servers(Server(binary=redis_binary) for _ in range(5)) as five:
+        for number in (1, 2):
+            with five[number].client() as client:
+                client.replicaof("127.0.0.1", five[3].port)
+        redlock = new_redlock(five.urls[:3])
         for ask in (lambda: redlock.acquire("k"), redlock.check):
             with pytest.raises(ConfigurationError) as caught:
                 ask()
             assert str(caught.value) == (
-                f"node 127.0.0.1:{four[1].port} is a slave: a lock granted by a replica is lost "
+                f"node 127.0.0.1:{five[1].port} is a slave: a lock granted by a replica is lost "
                 "in a failover; name independent masters only"
             )
-        with four[1].client() as client:
-            client.execute_command("REPLICAOF", "NO", "ONE")
+        for number in (1, 2):
+            with five[number].client() as client:
+                client.execute_command("REPLICAOF", "NO", "ONE")
         eventually(lambda: not problems(redlock))
         redlock.acquire("k").ensure()
+
+
+def test_a_replica_beside_a_quorum_is_down_and_loud(
+    five: Servers, new_redlock: NewRedlock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with five[1].client() as client:
+        client.replicaof("127.0.0.1", five[3].port)
+    try:
+        redlock = new_redlock(five.urls[:3])
+        lease = redlock.acquire("k", wait=60)
+        assert holders_on(five[:3:2], "k") == [lease.owner] * 2
+        with pytest.raises(ConfigurationError, match="is a slave"):
+            redlock.check()
+        redlock.release(lease)
+        [line] = [one for one in caplog.records if one.levelno == logging.ERROR]
+        assert "is a slave" in line.getMessage()
+    finally:
+        with five[1].client() as client:
+            client.execute_command("REPLICAOF", "NO", "ONE")
 
 
 def problems(redlock: TaskLock) -> object:
@@ -303,7 +325,9 @@ def test_a_minority_found_wrong_later_does_not_end_a_lease(
     lease.ensure()
     redlock.release(lease)
     assert_freed(five[:2], "k")
-    with pytest.raises(ConfigurationError, match="is a slave"):
+    redlock.release(redlock.acquire("k", wait=60))
+    five[0].kill()
+    with pytest.raises(QuorumUnavailable, match="is a slave"):
         redlock.acquire("k")
 
 
@@ -343,3 +367,16 @@ def test_the_lock_is_had_without_celery(module: str) -> None:
         "assert not wrong, wrong"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+def test_a_node_timeout_beyond_ten_years_is_refused(new_redlock: NewRedlock) -> None:
+    for node_timeout in (1e9, 1e300):
+        with pytest.raises(ConfigurationError, match="node_timeout must be at most 315360000 "):
+            new_redlock(THREE, node_timeout=node_timeout)
+
+
+def test_a_node_timeout_of_years_overflows_nowhere(five: Servers, new_redlock: NewRedlock) -> None:
+    redlock = new_redlock(five.urls[:3], node_timeout=3e8)
+    with redlock.lock("k") as lease:
+        lease.ensure()
+    assert redlock.check() == {}

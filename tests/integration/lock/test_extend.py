@@ -310,7 +310,7 @@ def test_a_kept_lease_that_is_lost_is_told_once(five: Servers, new_redlock: NewR
     assert lease.lost
     assert redlock.keeper.kept() == []
     assert [event for event in seen if isinstance(event, Lost)] == [
-        Lost(lease, "it was not renewed in time")
+        Lost(lease, "it could not be renewed in time")
     ]
     assert told == [lease]
     assert holders_on(five, "k") == ["somebody:else@host"] * 5

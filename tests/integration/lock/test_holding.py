@@ -19,6 +19,7 @@ from tests.support.eventually import eventually
 from tests.support.fakes.fake_clock import LeapingClock
 from tests.support.judges.nodes import (
     assert_freed,
+    ms_left_on,
 )
 from tests.support.root import ROOT
 
@@ -116,7 +117,10 @@ def test_the_lock_of_a_process_that_dies_is_had_after_its_ttl(
         assert process.stdout
         token = int(process.stdout.readline())
         os.kill(process.pid, signal.SIGKILL)
+    assert max(ms_left_on(server, "k") for server in five) <= 2000
     assert redlock.acquire("k", wait=60).token > token
+    # A token is the date of its grant, in µs.
+    assert redlock.clock.wall_us() > token + 1_900_000
 
 
 # ---- what is seen of it

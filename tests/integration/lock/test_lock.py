@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from celery_redlock.redlock import LeaseLost, LockHeld
+from celery_redlock.redlock.acquisition import Acquisition
 from celery_redlock.redlock.protocol.quorum import drift_ms
-from celery_redlock.redlock.rounds import Rounds
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.testing import Servers
 from tests.conftest import NewRedlock
@@ -93,7 +93,7 @@ def test_a_clock_behind_costs_its_client_one_confirmation(
             redlock.acquire("seen")
     else:
         redlock.acquire("seen")
-    monkeypatch.setattr(Rounds, "confirm", lambda *args: pytest.fail("was confirmed again"))
+    monkeypatch.setattr(Acquisition, "_confirm", lambda *args: pytest.fail("was confirmed again"))
     assert redlock.acquire("k").token > ahead
 
 
@@ -238,19 +238,19 @@ def owners_of_this_process(servers: Servers) -> list[str]:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("step", ["grant", "confirm", "abandon"])
+@pytest.mark.parametrize("step", ["_grant", "_confirm", "_abandon"])
 def test_an_attempt_that_is_interrupted_leaves_nothing_behind(
     five: Servers, redlock: TaskLock, monkeypatch: pytest.MonkeyPatch, step: str, when: str
 ) -> None:
     redlock.check()
-    if step == "confirm":
+    if step == "_confirm":
         # Of the three that answer, two are ahead of the third.
         five[2].pause()
         five[3].pause()
         let_two_of_three_be_ahead(five, "k", redlock.clock.wall_us() + 60_000_000)
-    elif step == "abandon":
+    elif step == "_abandon":
         take_on(five[:3], "k", "somebody:else@host")
-    carry_out = getattr(Rounds, step)
+    carry_out = getattr(Acquisition, step)
     strikes = [KeyboardInterrupt]  # as a soft time limit's signal might
 
     def be_interrupted(*args: object) -> object:
@@ -261,7 +261,7 @@ def test_an_attempt_that_is_interrupted_leaves_nothing_behind(
             raise strikes.pop()
         return outcome
 
-    monkeypatch.setattr(Rounds, step, be_interrupted)
+    monkeypatch.setattr(Acquisition, step, be_interrupted)
     with pytest.raises(KeyboardInterrupt):
         redlock.acquire("k")
     for server in five[2:4]:

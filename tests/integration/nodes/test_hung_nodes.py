@@ -83,9 +83,7 @@ def test_nodes_that_owe_replies_are_asked_if_a_quorum_needs_them(
     settle(redlock, 0, 1)
     clock.leap(3)
     redlock.release(redlock.acquire("k"))
-    five[4].kill()
-    with pytest.raises(QuorumUnavailable, match="skipped: it owes replies"):
-        redlock.acquire("k")
+    five[4].kill()  # the end of its connection is read before the suspects are skipped
     thread = threading.Timer(0.2, five[0].resume)
     thread.start()
     redlock.acquire("k")  # asks the two that hang, too, and one of them answers in time

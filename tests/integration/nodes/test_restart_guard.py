@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
 import pytest
 from click.testing import CliRunner
@@ -192,10 +194,33 @@ def test_a_restarted_node_is_healed_extended_and_released(
         return holder_on(three[1], "k") == lease.owner
 
     eventually(is_healed)
+    for _ in range(4):
+        clock.leap(GUARD / 4)
+        redlock.extend(lease)
     three[0].kill()
     redlock.extend(lease)  # with its help
     redlock.release(lease)
     assert_freed(three[1:], "k")
+
+
+def test_a_node_healed_inside_its_guard_does_not_extend(
+    three: Servers, redlock: TaskLock, clock: LeapingClock
+) -> None:
+    lease = redlock.acquire("k")
+    eventually(lambda: holders_on(three, "k") == [lease.owner] * 3)
+    three[1].restart()
+    reconnect(redlock, clock, 1)
+
+    def is_healed() -> bool:
+        redlock.extend(lease)
+        return holder_on(three[1], "k") == lease.owner
+
+    eventually(is_healed)
+    three[0].kill()
+    with pytest.raises(QuorumUnavailable, match="restarted or replaced lately, votes in"):
+        redlock.extend(lease)
+    with pytest.raises(LeaseLost):
+        lease.ensure()
 
 
 def test_without_the_guard_a_restart_would_let_two_hold_the_lock(
@@ -216,8 +241,14 @@ def test_without_the_guard_a_restart_would_let_two_hold_the_lock(
     with pytest.raises((LockHeld, QuorumUnavailable)):
         rival.acquire("k")
     reconnect(redlock, clock, 1)
-    eventually(lambda: redlock.extend_all([lease]) == [None])  # healed, and then extended
-    lease.ensure()
+
+    def is_healed() -> bool:
+        [why] = redlock.extend_all([lease])
+        assert isinstance(why, QuorumUnavailable), "the attempt has raised the third node's floor"
+        return holder_on(three[1], "k") == lease.owner
+
+    eventually(is_healed)
+    assert not lease.lost
 
     # The scenario is the one it protects from:
     expire_on(three[1:], "k")
@@ -226,6 +257,7 @@ def test_without_the_guard_a_restart_would_let_two_hold_the_lock(
     new_redlock(three.urls, restart_guard=False).acquire("k").ensure()
     with pytest.raises(LeaseLost):
         lease.ensure()
+    assert lease.lost
 
 
 EVERY_WRITE = ("--appendonly", "yes", "--appendfsync", "always")
@@ -302,3 +334,22 @@ def test_an_admission_is_for_its_nodes_addresses_and_leases(
     assert len(waiting([three.urls[0]], 60.0)) == 1
     elsewhere = [three.urls[0].replace("127.0.0.1", "localhost"), *three.urls[1:]]
     assert len(waiting(elsewhere, 60.0)) == 3
+
+
+def test_a_pause_beside_a_guarded_node_loses_no_lease(
+    three: Servers, new_redlock: NewRedlock, clock: LeapingClock
+) -> None:
+    """The other two hold each lease, but their replies may lie unread in the sockets."""
+    redlock = new_redlock(three.urls, restart_guard=True, clock=clock, node_timeout=0.05)
+    redlock.check()
+    clock.leap(GUARD)
+    three[2].restart()
+    reconnect(redlock, clock, 2)
+    for number in range(50):
+        lease = redlock.acquire(f"k{number}", wait=PATIENCE)
+        other = redlock.acquire("other", wait=PATIENCE)
+        # Two nodes confirm it, and whichever is the third then owes a reply.
+        with suppress(QuorumUnavailable):
+            redlock.release(other)
+        time.sleep(0.07 + 0.02 * number / 50)
+        lease.ensure()

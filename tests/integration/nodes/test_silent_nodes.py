@@ -11,6 +11,7 @@ from celery_redlock.testing import Server, Servers
 from tests.conftest import NewRedlock, StartServers
 from tests.support.locking import name_of
 from tests.support.requirements import redis_versions
+from tests.support.rights import RIGHTS
 
 
 def test_a_healthy_quorum_is_written_to_and_left_clean(
@@ -60,6 +61,18 @@ def test_a_user_without_rights_to_the_prefix_is_named(
     problems = new_redlock(urls).check()
     assert list(problems) == [name_of(three[0])]
     assert "NOPERM" in problems[name_of(three[0])]
+
+
+@pytest.mark.parametrize("missing", ["+pexpire", "+pttl", "+incr", "+decr", "+del", "+get"])
+def test_a_right_that_a_grant_alone_does_not_need_is_named(
+    servers: StartServers, new_redlock: NewRedlock, missing: str
+) -> None:
+    [node] = servers(1)
+    rights = [right for right in RIGHTS.split() if right != missing]
+    with node.client() as client:
+        client.execute_command("ACL", "SETUSER", "locker", "on", "nopass", *rights)
+    redlock = new_redlock([node.url.replace("redis://", "redis://locker:x@")])
+    assert redlock.check()[name_of(node)].startswith("refuses to write: ")
 
 
 @redis_versions

@@ -1,4 +1,7 @@
-"""`celery redlock doctor` finds each trap: one test sets it, on real servers of its own."""
+"""`celery redlock doctor` finds each trap of nodes: a test sets it, on real servers of its own.
+
+What it finds in an app, without asking a server, is said in tests/unit/operate/doctor.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from kombu import Exchange, Queue
 
 from celery_redlock import singleton_task
 from celery_redlock.beat.ticks import Claims, Tick
@@ -17,6 +19,7 @@ from celery_redlock.config.identity import identity_of
 from celery_redlock.operate.doctor.traps import TRAPS
 from celery_redlock.testing import Server, Servers
 from tests.conftest import NewRedlock, ProxyFor, StartServers
+from tests.support.eventually import eventually
 from tests.support.evidence import record
 from tests.support.faults.clock_shim import WallClock
 from tests.support.processes.commands import run_with
@@ -57,7 +60,8 @@ def three(servers: StartServers) -> Servers:
 @pytest.fixture(autouse=True)
 def _no_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     # The servers of a test are younger than any guard: it is on, and over.
-    monkeypatch.setattr("celery_redlock.operate.target.guard_s", lambda *_: -1.0)
+    for module in ("operate.target", "redlock.parts"):
+        monkeypatch.setattr(f"celery_redlock.{module}.guard_s", lambda *_: -1.0)
 
 
 Examine = Callable[..., Ran]
@@ -73,22 +77,15 @@ def test_healthy_nodes_have_no_finding(three: Servers, examine: Examine, run: Ru
     text = run(three.urls, "doctor", options=["--restart-guard"])
     assert text.output == "Nothing was found.\n"
     with three[0].client() as client:
-        assert client.dbsize() == 0
+        # The floor of a lock that judges a node stays for a second.
+        eventually(lambda: client.dbsize() == 0)
 
 
-def test_a_finding_says_what_where_why_and_how_to_mend_it(three: Servers, run: Run) -> None:
+def test_a_node_that_may_evict_keys(three: Servers, examine: Examine) -> None:
     with three[1].client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
-    ran = run(three.urls, "doctor", options=["--restart-guard"])
-    assert codes(run(three.urls, "doctor", "--json", options=["--restart-guard"])) == {"RL104"}
-    assert "ERROR    RL104  a node may evict keys" in ran.output
-    assert f"where:  127.0.0.1:{three[1].port}" in ran.output
-    assert "what:   maxmemory_policy:allkeys-lru" in ran.output
-    assert "why:    " in ran.output
-    assert "mend:   Set maxmemory-policy noeviction" in ran.output
-    assert "more:   docs/reference/doctor.md#rl104" in ran.output
-    assert ran.output.endswith("1 error, 0 warnings, 0 unknown.\n")
-    assert ran.exit_code == 1
+    seen = ("error", f"127.0.0.1:{three[1].port}", "maxmemory_policy:allkeys-lru")
+    assert found(examine(three.urls)) == {"RL104": [seen]}
 
 
 def test_a_node_that_is_down_and_a_lost_quorum(three: Servers, run: Run) -> None:
@@ -107,7 +104,7 @@ def test_a_node_that_is_down_and_a_lost_quorum(three: Servers, run: Run) -> None
 def test_a_node_in_its_restart_guard(
     three: Servers, examine: Examine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_redlock.operate.target.guard_s", lambda *_: 3600.0)
+    monkeypatch.setattr("celery_redlock.redlock.parts.guard_s", lambda *_: 3600.0)
     assert codes(examine(three.urls)) == {"RL101", "RL103"}
 
 
@@ -135,8 +132,8 @@ def test_a_node_in_cluster_mode(servers: StartServers, examine: Examine) -> None
 
 def test_one_server_under_two_urls(three: Servers, examine: Examine) -> None:
     seen = found(examine([three[0].url, three[1].url, three[0].unix_url]))
-    [twin] = seen["RL108"]
-    assert twin[2] == f"it is the same server as 127.0.0.1:{three[0].port}"
+    _, twin = seen["RL108"]
+    assert "are the same server" in twin[2]
     assert "RL101" in seen
 
 
@@ -190,7 +187,7 @@ def test_a_round_trip_that_is_too_long(
     urls = [proxy.url for proxy in proxies]
     late = found(examine(urls, "--node-timeout", "0.05"))["RL113"]
     assert [severity for severity, *_ in late] == ["error"] * 3
-    assert "redlock_node_timeout 50 ms" in late[0][2]
+    assert "redlock_node_timeout is 50 ms" in late[0][2]
     near = found(examine(urls, "--node-timeout", "0.3"))["RL113"]
     assert {severity for severity, *_ in near} <= {"warning", "error"}
 
@@ -324,6 +321,7 @@ def new_app(three: Servers) -> Iterator[Callable[..., Celery]]:
 
 
 NewApp = Callable[..., Celery]
+NOT_ASKED = [("unknown", "broker_url", "the workers could not be asked: OperationalError")]
 
 
 def add(app: Celery, body: Callable[..., None], **options: Any) -> None:
@@ -334,45 +332,15 @@ def body(account_id: int) -> None: ...
 
 
 def examined(app: Celery) -> dict[str, list[tuple[str, str, str]]]:
-    return found(run_with(app, "doctor", "--json"))
+    """Return what was found, but for workers: there is no broker to ask them over."""
+    by_code = found(run_with(app, "doctor", "--json"))
+    return {code: seen for code, seen in by_code.items() if (code, seen) != ("RL210", NOT_ASKED)}
 
 
 def test_a_healthy_app_has_no_finding(new_app: NewApp) -> None:
     app = new_app(beat_schedule={"e": {"task": "bank.t", "schedule": 1}}, beat_scheduler="redlock")
     add(app, body, acks_late=True, reject_on_worker_lost=True, time_limit=60, lock_max_hold=60)
     assert examined(app) == {}
-
-
-def test_locking_that_is_switched_off(new_app: NewApp) -> None:
-    assert set(examined(new_app(redlock_enabled=False))) == {"RL201"}
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"lock_max_hold": 30, "time_limit": 60}, "lock_max_hold = 30 s is shorter"),
-        (
-            {"lock_on_conflict": "wait", "lock_wait": 60, "time_limit": 60},
-            "lock_wait = 60 s is not shorter",
-        ),
-    ],
-)
-def test_options_that_contradict_each_other(
-    new_app: NewApp, options: dict[str, Any], says: str
-) -> None:
-    app = new_app()
-    add(app, body, **options)
-    [(_, where, what)] = examined(app)["RL202"]
-    assert where == "bank.t"
-    assert says in what
-
-
-def test_options_that_are_refused(new_app: NewApp) -> None:
-    app = new_app(redlock_max_ttl=10.0)
-    add(app, body, lock_ttl=30)
-    [(severity, where, what)] = examined(app)["RL202"]
-    assert (severity, where) == ("error", "bank.t")
-    assert "lock_ttl = 30 is longer than redlock_max_ttl" in what
 
 
 def test_a_ttl_that_is_too_short_for_the_nodes(
@@ -388,79 +356,6 @@ def test_a_ttl_that_is_too_short_for_the_nodes(
     assert what.startswith("lock_ttl = 0.1 s, and a quorum answers in ")
 
 
-def with_now(account_id: int, now: str) -> None: ...
-
-
-def with_datetime(account_id: int, at: dt.datetime) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("function", "lock_key", "is_found"),
-    [
-        (body, None, False),
-        (with_now, None, True),
-        (with_now, ["account_id"], False),
-        (with_now, "{account_id}", False),
-        (with_now, "{account_id}/{now}", True),
-        (with_now, lambda account_id, now: account_id, False),
-        (with_datetime, None, True),
-    ],
-)
-def test_a_key_with_an_argument_that_always_differs(
-    new_app: NewApp, function: Callable[..., None], lock_key: Any, *, is_found: bool
-) -> None:
-    app = new_app()
-    add(app, function, lock_key=lock_key)
-    assert ("RL203" in examined(app)) is is_found
-
-
-@pytest.mark.parametrize(
-    ("options", "is_found"),
-    [
-        ({"acks_late": True, "time_limit": 61}, True),
-        ({"acks_late": True, "time_limit": 60}, False),
-        ({"time_limit": 61}, False),
-        ({"default_retry_delay": 61}, True),
-        ({"autoretry_for": (OSError,), "retry_backoff": True}, True),
-    ],
-)
-def test_a_visibility_timeout_that_is_too_short(
-    new_app: NewApp, options: dict[str, Any], *, is_found: bool
-) -> None:
-    app = new_app(broker_transport_options={"visibility_timeout": 60})
-    add(app, body, **{"default_retry_delay": 10, "reject_on_worker_lost": True} | options)
-    assert ("RL204" in examined(app)) is is_found
-    other = new_app("amqp://127.0.0.1:1")
-    add(other, body, **options)
-    assert "RL204" not in examined(other)
-
-
-@pytest.mark.parametrize(
-    ("conf", "is_found"), [({}, True), ({"task_reject_on_worker_lost": True}, False)]
-)
-def test_a_late_acknowledgement_that_loses_the_task(
-    new_app: NewApp, conf: dict[str, Any], *, is_found: bool
-) -> None:
-    app = new_app(task_acks_late=True, **conf)
-    add(app, body)
-    assert ("RL205" in examined(app)) is is_found
-
-
-def test_settings_that_do_not_fit_a_quorum_queue(new_app: NewApp) -> None:
-    def app(exchange: str, **conf: Any) -> Celery:
-        queue = Queue(
-            "q", Exchange("q", type=exchange), routing_key="q",
-            queue_arguments={"x-queue-type": "quorum"},
-        )  # fmt: skip
-        return new_app("amqp://127.0.0.1:1", task_queues=[queue], **conf)
-
-    assert "RL206" not in examined(app("topic"))
-    [(severity, *_)] = examined(app("direct"))["RL206"]
-    assert severity == "warning"
-    [(severity, *_)] = examined(app("topic", worker_detect_quorum_queues=False))["RL206"]
-    assert severity == "error"
-
-
 def test_beat_without_the_scheduler(new_app: NewApp, new_redlock: NewRedlock) -> None:
     app = new_app(beat_schedule={"e": {"task": "bank.t", "schedule": 1}})
     [(severity, where, _)] = examined(app)["RL301"]
@@ -474,8 +369,28 @@ def test_beat_without_the_scheduler(new_app: NewApp, new_redlock: NewRedlock) ->
     assert "RL301" not in examined(app)
 
 
-def test_every_trap_has_a_test_here() -> None:
+def test_ticks_that_were_missed(new_app: NewApp, new_redlock: NewRedlock) -> None:
+    app = new_app(beat_schedule={"e": {"task": "bank.t", "schedule": 1}})
+    entry: Any = type("Entry", (), {"name": "e"})
+    at = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    claims: Any = Claims(new_redlock(app.conf.redlock_nodes), 1.0)
+    for _ in range(2):  # replicas
+        claims.note_missed(Tick(entry, at, identity_of(app)))
+    assert examined(app)["RL302"] == [
+        ("warning", "beat entry e", "2026-01-01T00:00:00Z, the last of 1 that were noted")
+    ]
+
+
+def test_workers_that_can_not_be_asked_are_unknown(new_app: NewApp) -> None:
+    # tests/integration/workers/test_placements.py has workers that lock elsewhere.
+    app = new_app()
+    add(app, body)
+    assert found(run_with(app, "doctor", "--json"))["RL210"] == NOT_ASKED
+
+
+def test_every_trap_of_the_nodes_has_a_test_here() -> None:
     from pathlib import Path  # noqa: PLC0415
 
     text = Path(__file__).read_text(encoding="utf-8")
-    assert [trap.code for trap in TRAPS if f'"{trap.code}"' not in text] == []
+    of_nodes = [trap.code for trap in TRAPS if trap.code.startswith("RL1")]
+    assert [code for code in of_nodes if f'"{code}"' not in text] == []

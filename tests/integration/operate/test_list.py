@@ -52,18 +52,6 @@ def test_locks_of_all_kinds_are_listed(five: Servers, new_redlock: NewRedlock, r
     ]
 
 
-def test_the_table_is_sorted_by_age(five: Servers, new_redlock: NewRedlock, run: Run) -> None:
-    redlock = new_redlock(five.urls)
-    keys = ["c", "a", "b"]
-    for key in keys:
-        redlock.acquire(key, 30, label="task")
-    redlock.reserve("reserved", 60, label="task")
-    header, *rows, blank, total = run(five.urls, "list").output.splitlines()
-    assert header.split() == ["KIND", "HELD", "EXPIRES", "IN", "VOTES", "HOLDER", "KEY"]
-    assert [row.split()[-1] for row in rows] == [*keys, "reserved"]
-    assert (blank, total) == ("", "4 locks.")
-
-
 def test_only_what_matches_is_listed(five: Servers, new_redlock: NewRedlock, run: Run) -> None:
     redlock = new_redlock(five.urls, key_prefix="a*[b]?")
     other = new_redlock(five.urls, key_prefix="axb")
@@ -78,18 +66,6 @@ def test_only_what_matches_is_listed(five: Servers, new_redlock: NewRedlock, run
     assert keys() == {"bank.sync:1", "bank.sync:2", "bank.sync_all:1"}
     assert keys("--match", "*:1") == {"bank.sync:1", "bank.sync_all:1"}
     assert keys("--task", "bank.sync") == {"bank.sync:1", "bank.sync:2"}
-
-
-def test_a_lock_that_only_some_nodes_have_is_listed_once(
-    five: Servers, new_redlock: NewRedlock, run: Run
-) -> None:
-    new_redlock(five.urls).acquire("whole", 30)
-    prefix = new_owner("task")
-    for node in five[1:3]:
-        with node.client() as client:
-            client.set("redlock:{part}", prefix, px=30_000)
-    shown = {lock["key"]: lock for lock in listed(run(five.urls, "list", "--json"))}
-    assert {key: lock["votes"] for key, lock in shown.items()} == {"whole": 5, "part": 2}
 
 
 def test_nodes_that_are_down_are_left_out_and_named(
@@ -146,14 +122,10 @@ def test_many_locks_cost_little(five: Servers) -> None:
             stats: Any = client.info("commandstats")
             assert "cmdstat_keys" not in stats
             # In steps: each examines a bounded number of keys, whatever the machine's speed.
-            for command in ("scan", "mget"):
+            for command in ("scan", "getrange"):
                 assert stats[f"cmdstat_{command}"]["calls"] >= MANY / 500
             slow += len(client.slowlog_get(1000))
     print(  # noqa: T201 - it is for who looks at the tests
         f"{MANY} locks on 5 nodes: {wall:.2f} s, {cpu:.2f} s on the CPU, {mib:.1f} MiB, "
         f"and {slow} commands that took a node more than 10 ms"
     )
-
-
-def test_no_lock_at_all_is_an_empty_list(five: Servers, run: Run) -> None:
-    assert run(five.urls, "list").output.endswith("\n0 locks.\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pty
 import subprocess
@@ -32,20 +31,13 @@ def test_without_a_terminal_it_is_plain_text(
     assert f"127.0.0.1:{five[4].port}  down" in shown
 
 
-def test_as_json_each_update_is_a_line(five: Servers, run: Run) -> None:
-    lines = run(five.urls, "top", "--count", "2", "--interval", "0.1", "--json").output.splitlines()
-    first, second = map(json.loads, lines)
-    assert first["at"] < second["at"]
-    assert (first["votes"], first["needed"], first["counts"], first["oldest"]) == (5, 3, {}, [])
-
-
-def on_a_terminal(five: Servers, prelude: str = "") -> tuple[int, str]:
+def on_a_terminal(five: Servers) -> tuple[int, str]:
     """Run `top` with a terminal as its standard output; return exit status and output."""
     terminal, inside = pty.openpty()
     nodes = [word for url in five.urls for word in ("--node", url)]
     words = [*nodes, "--node-timeout", "2", "--no-restart-guard", "top", "--count", "1"]
     with subprocess.Popen(
-        [sys.executable, "-c", prelude + ALONE, *words],
+        [sys.executable, "-c", ALONE, *words],
         stdout=inside, stderr=inside, env=os.environ | {"TERM": "xterm", "COLUMNS": "200"},
     ) as process:  # fmt: skip
         os.close(inside)
@@ -64,9 +56,3 @@ def test_on_a_terminal_it_is_a_live_table(five: Servers, new_redlock: NewRedlock
     assert "bank.sync:42" in shown
     assert "5 of 5 vote" in shown
     assert code == 0
-
-
-def test_without_rich_the_error_names_the_extra(five: Servers) -> None:
-    code, shown = on_a_terminal(five, "import sys; sys.modules['rich.live'] = None; ")
-    assert "pip install 'celery-redlock[top]'" in shown
-    assert code == 1

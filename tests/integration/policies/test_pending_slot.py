@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,20 +13,21 @@ from kombu.exceptions import OperationalError
 
 from celery_redlock import Lease, LockHeld
 from celery_redlock.config.app_lock import redlock_of
+from celery_redlock.config.declared_options import lock_options
 from celery_redlock.config.options import Lifetime, OnConflict
 from celery_redlock.config.task_config import task_lock_config
 from celery_redlock.execution.execution import execute
 from celery_redlock.execution.message import Message
-from celery_redlock.messages.done_marks import done_label
+from celery_redlock.messages.delivery import Delivery
 from celery_redlock.messages.headers import (
     COPY_HEADER,
     DELIVERIES_HEADER,
     PUBLICATION_HEADER,
 )
-from celery_redlock.messages.pending_slot import PendingSlot
 from celery_redlock.messages.reservation import Reservation, pending_slot_key, reserve
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.integration.conftest import NewProject
+from tests.support.fakes.forged import context_of, delivery_of
 from tests.support.processes.project import Project
 
 
@@ -48,15 +50,23 @@ def request_of(
     if copy:
         headers[COPY_HEADER] = True
     info = {"redelivered": redelivered}
-    return Context(id=task_id, headers=headers, delivery_info=info, called_directly=False)
+    return context_of(id=task_id, headers=headers, delivery_info=info, called_directly=False)
 
 
 def nonce_of(task_id: str) -> str:
     return uuid.UUID(task_id).hex[:16]
 
 
-def slot_of(redlock: TaskLock, key: str, request: Context) -> PendingSlot:
-    return PendingSlot(redlock, key, request, ttl=60.0)
+@pytest.fixture
+def key(project: Project, key: str) -> str:
+    """The key of a lock of the task."""
+    return f"{coalescing(project).name}:{key}"
+
+
+def slot_of(redlock: TaskLock, key: str, request: Context) -> Message:
+    task: Any = SimpleNamespace(name=key.partition(":")[0], acks_late=False)
+    options = lock_options(task.name, {}, {}, max_ttl=60.0)
+    return Message(Delivery.of(task, request), redlock, options, key, lambda _: None)
 
 
 def new_id() -> str:
@@ -68,9 +78,9 @@ def new_id() -> str:
 
 def test_one_message_has_the_place(redlock: TaskLock, key: str) -> None:
     first = new_id()
-    slot_of(redlock, key, request_of(first)).reserve()
+    slot_of(redlock, key, request_of(first)).reserve_slot(0.0)
     with pytest.raises(LockHeld) as caught:
-        slot_of(redlock, key, request_of(new_id(), redelivered=True)).reserve()
+        slot_of(redlock, key, request_of(new_id(), redelivered=True)).reserve_slot(0.0)
     assert first in str(caught.value.holder)
 
 
@@ -79,31 +89,31 @@ def test_the_message_that_has_the_place_keeps_it(
 ) -> None:
     task_id, place = new_id(), None
     for _ in range(3):
-        before, place = place, slot_of(redlock, key, request_of(task_id, place)).reserve()
+        before, place = place, slot_of(redlock, key, request_of(task_id, place)).reserve_slot(0.0)
         assert place != before
     assert project.held_for(key) > 50
-    assert slot_of(redlock, key, request_of(task_id, place)).release()
+    assert slot_of(redlock, key, request_of(task_id, place)).release_slot()
     assert not project.is_held(key)
 
 
 def test_a_copy_takes_the_place_over_from_what_may_have_died(redlock: TaskLock, key: str) -> None:
     task_id = new_id()
-    place = old = slot_of(redlock, key, request_of(task_id)).reserve()
+    place = old = slot_of(redlock, key, request_of(task_id)).reserve_slot(0.0)
     for request in (request_of(task_id, redelivered=True), request_of(task_id, copy=True)):
-        place = slot_of(redlock, key, request).reserve()
+        place = slot_of(redlock, key, request).reserve_slot(0.0)
     # What has lost it sees that another copy waits.
     with pytest.raises(LockHeld) as caught:
-        slot_of(redlock, key, request_of(task_id, old)).reserve()
+        slot_of(redlock, key, request_of(task_id, old)).reserve_slot(0.0)
     assert caught.value.owner == place.owner
 
 
 def test_who_never_had_the_place_leaves_it_alone(
     project: Project, redlock: TaskLock, key: str
 ) -> None:
-    slot_of(redlock, key, request_of(new_id())).reserve()
-    assert not slot_of(redlock, key, request_of(new_id())).release()
+    slot_of(redlock, key, request_of(new_id())).reserve_slot(0.0)
+    assert not slot_of(redlock, key, request_of(new_id())).release_slot()
     other = Reservation(pending_slot_key(key), "another")
-    assert not slot_of(redlock, key, request_of(new_id(), other)).release()
+    assert not slot_of(redlock, key, request_of(new_id(), other)).release_slot()
     assert project.is_held(key)
 
 
@@ -121,7 +131,7 @@ def perform(project: Project, redlock: TaskLock, key: str, request: Context) -> 
     options = task_lock_config(type(task), project.app).options
     ran: list[Lease | None] = []
     try:
-        execute(Message(task, request, redlock, options, key, ran.append))
+        execute(Message(Delivery.of(task, request), redlock, options, key, ran.append))
     except Ignore:
         assert not ran
     return bool(ran)
@@ -135,7 +145,7 @@ def test_a_copy_ends_when_another_one_has_run(
     old = reserve(redlock, pending_slot_key(key), 60.0, task_id, nonce_of(task_id))
     redlock.release_owner(old.key, old.owner)
     for request in (request_of(task_id, copy=copy), request_of(task_id, old, copy=copy)):
-        redlock.mark_done(key, done_label(request))
+        redlock.mark_done(key, delivery_of(request).done_label)
         assert not perform(project, redlock, key, request)
 
 
@@ -150,7 +160,7 @@ def test_a_copy_that_has_the_place_runs_all_the_same(
         copy=copy,
     )
     # Another copy has run, without the place; then somebody was turned away because of this one.
-    redlock.mark_done(key, done_label(request))
+    redlock.mark_done(key, delivery_of(request).done_label)
     assert perform(project, redlock, key, request)
     assert not project.is_held(key)
 
@@ -231,14 +241,12 @@ def test_a_reservation_goes_along_with_a_message_that_is_counted(
     task = coalescing(project)
     monkeypatch.setattr(task, "acks_late", True)
     monkeypatch.setattr(task, "apply_async", lambda *_, **__: None)
-    task_id, name = new_id(), f"{task.name}:{key}"
-    place = reserve(redlock, pending_slot_key(name), 60.0, task_id, nonce_of(task_id))
+    task_id = new_id()
+    place = reserve(redlock, pending_slot_key(key), 60.0, task_id, nonce_of(task_id))
     request = request_of(task_id, place, redelivered=True)
-    request.update(
-        args=(key,), kwargs={}, headers={**(request.headers or {}), DELIVERIES_HEADER: before}
-    )
+    request.update(args=(key,), kwargs={}, **{DELIVERIES_HEADER: before})
     options = task_lock_config(type(task), project.app).options
-    message = Message(task, request, redlock, options, name, lambda _: None)
+    message = Message(Delivery.of(task, request), redlock, options, key, lambda _: None)
     with pytest.raises((Ignore, Reject)):
         execute(message, max_deliveries=3)
     assert project.is_held(key) is is_held

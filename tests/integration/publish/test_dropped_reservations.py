@@ -71,6 +71,7 @@ def test_workers_that_lock_nothing_give_reservations_back(
         # It has expired when it arrives, however fast that is.
         revoked = task.apply_async(("key",), expires=1e-6)
         eventually(lambda revoked=revoked: revoked.state == states.REVOKED)  # type: ignore[misc]
-        eventually(lambda: not project.holds("key"))
+        # A slow node may get the release before the grant, and keep it: a minority holds nobody up.
+        eventually(lambda revoked=revoked: project.votes(revoked.id) <= 1)  # type: ignore[misc]
         assert task.delay("key").get(timeout=PATIENCE) != revoked.id
     assert len(project.notes("begin", key="key")) == 3 * 4

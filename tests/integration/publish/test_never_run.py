@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,8 +14,8 @@ from celery import states
 
 from celery_redlock import singleton_task
 from celery_redlock.config.options import Lifetime, OnConflict
+from celery_redlock.messages.headers import RESERVATION_HEADER as HEADER
 from celery_redlock.messages.headers import TICK_HEADER
-from celery_redlock.messages.reservation import HEADER
 from tests.integration.conftest import NewNodes, NewProject
 from tests.integration.publish.conftest import RESERVING
 from tests.support.eventually import eventually
@@ -58,7 +59,9 @@ def waiting(project: Project, lifetime: Lifetime, key: str, **options: Any) -> A
 def test_a_message_that_expires_unstarted_releases_its_lock(
     project: Project, key: str, idle: str, lifetime: Lifetime
 ) -> None:
-    result = waiting(project, lifetime, key, queue=idle, expires=1e-6)
+    sent_at = time.monotonic()
+    result = waiting(project, lifetime, key, queue=idle, expires=1.0)
+    eventually(lambda: time.monotonic() > sent_at + 1.5)
     consume(project, idle)
     eventually(lambda: result.state == states.REVOKED)
     eventually(lambda: not project.is_held(key))

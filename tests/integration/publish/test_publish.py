@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from celery_redlock.config.options import Lifetime, OnConflict
-from celery_redlock.messages.headers import PUBLICATION_HEADER
-from celery_redlock.messages.reservation import HEADER
+from celery_redlock.messages.headers import PLACEMENT_HEADER, PUBLICATION_HEADER
+from celery_redlock.messages.headers import RESERVATION_HEADER as HEADER
 from tests.integration.conftest import NewProject
 from tests.integration.publish.conftest import RESERVING
 from tests.support.processes.project import Project
@@ -124,7 +124,7 @@ OWN = {"id", "task", "root_id", "eta", "expires", "correlation_id", "delivery_ta
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("lifetime", RESERVING)
-def test_the_message_is_that_of_a_plain_task_but_for_two_headers(
+def test_the_message_is_that_of_a_plain_task_but_for_three_headers(
     project: Project, key: str, lifetime: Lifetime, options: Callable[[], dict[str, Any]]
 ) -> None:
     queue = f"queue-{key}"
@@ -134,8 +134,10 @@ def test_the_message_is_that_of_a_plain_task_but_for_two_headers(
     locked = task.apply_async((key,), queue=queue, **given)
     assert repr(given) == before
     sent_plain, sent = project.messages(queue)
-    assert not {HEADER, PUBLICATION_HEADER} & sent_plain["headers"].keys()
+    added = {HEADER, PUBLICATION_HEADER, PLACEMENT_HEADER}
+    assert not added & sent_plain["headers"].keys()
     assert sent["headers"].pop(PUBLICATION_HEADER)
+    assert sent["headers"].pop(PLACEMENT_HEADER)
     lock, owner = sent["headers"][HEADER]
     assert lock.removesuffix("%next") == f"{task.name}:{key}"
     assert locked.id in owner

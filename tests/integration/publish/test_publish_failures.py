@@ -15,8 +15,8 @@ from kombu.exceptions import EncodeError, OperationalError
 
 from celery_redlock import ConfigurationError, LockHeld, QuorumUnavailable
 from celery_redlock.config.options import Lifetime, OnConflict
+from celery_redlock.messages.headers import RESERVATION_HEADER as HEADER
 from celery_redlock.messages.headers import TICK_HEADER
-from celery_redlock.messages.reservation import HEADER
 from celery_redlock.signals import lock_conflict
 from celery_redlock.task import publication
 from celery_redlock.throttled_log import ThrottledLog

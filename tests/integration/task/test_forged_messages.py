@@ -13,7 +13,7 @@ from kombu import Producer
 
 from celery_redlock.config.app_lock import redlock_of
 from celery_redlock.config.options import Lifetime, OnConflict
-from celery_redlock.messages.reservation import HEADER
+from celery_redlock.messages.headers import RESERVATION_HEADER as HEADER
 from tests.integration.conftest import NewProject
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.judges.nodes import holders_on

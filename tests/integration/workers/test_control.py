@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -14,8 +13,9 @@ import pytest
 from celery_redlock import LeaseLost
 from tests.integration.conftest import NewProject
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.processes.inside import FOLDER_VARIABLE
+from tests.support.processes.commands import celery_of, environment_of
 from tests.support.processes.project import Project
+from tests.support.processes.start import run
 from tests.support.root import ROOT
 
 
@@ -23,16 +23,8 @@ def celery(project: Project, *command: str) -> Any:
     """Return the answers of the workers, as the command line prints them."""
     # Asked by name: from everybody, answers are awaited for the whole timeout.
     node = f"{project.workers[0]._node}@{socket.gethostname()}"
-    ask = ["celery", "-A", project.module, *command, "--destination", node]
-    ask += ["--timeout", "20", "--json"]
-    done = subprocess.run(
-        [sys.executable, "-m", *ask],
-        cwd=ROOT,
-        env=os.environ | {FOLDER_VARIABLE: str(project.folder)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ask = (*command, "--destination", node, "--timeout", "20", "--json")
+    done = run(celery_of(project, *ask), environment_of(project))
     assert done.returncode == 0, done.stdout + done.stderr
     answers = json.loads(done.stdout)
     [answer] = (answers if isinstance(answers, dict) else answers[0]).values()
@@ -53,14 +45,15 @@ def test_a_running_tasks_lock_is_shown_and_released(new_project: NewProject) -> 
     assert project.is_held(key)
     answer = celery(project, "control", "redlock_release", key, running.id)
     assert answer == {"ok": f"{key} released, it was held by {running.id}"}
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLost, match=r"it was released by redlock_release at \S+@\S+ at .+ UTC"):
         running.get(timeout=PATIENCE)
     eventually(lambda: not project.is_held(key))
     assert celery(project, "inspect", "redlock_held") == []
 
 
 def test_an_app_without_tasks_has_the_commands_as_well() -> None:
-    # As with Django, whose task modules only a worker imports.
+    # As with Django, whose task modules only a worker imports. A new interpreter, for it is about
+    # what is imported.
     for kind, command in (("inspect", "redlock_held"), ("control", "redlock_release")):
         done = subprocess.run(
             [sys.executable, "-m", "celery", "-b", "memory://", kind, "--list"],

@@ -44,6 +44,29 @@ def test_a_process_replaced_after_each_task_leaves_nothing(
     assert project.holds(key) == []
 
 
+def let_release(project: Project, right: str) -> None:
+    """Give two of three nodes' user the right to release, or take it away."""
+    for node in project.nodes[:2]:
+        with node.client() as client:
+            client.execute_command("ACL", "SETUSER", "default", right)
+
+
+def test_a_process_that_ends_before_it_could_release_leaves_that_to_the_main_process(
+    project: Project, key: str
+) -> None:
+    with worker_with(project, "--max-tasks-per-child", "1", concurrency=1) as worker:
+        result = project.tasks.early.delay(key, key)
+        pid = project.run_of(result.id).pid
+        let_release(project, "-evalsha")
+        project.open(key)
+        assert result.get(timeout=PATIENCE) == "done"
+        eventually(lambda: pid not in worker.children(), "its process has ended")
+        let_release(project, "+evalsha")
+        # It may be released between the two: two nodes are a quorum, and the third keeps its part.
+        eventually(lambda: len(project.holds(key)) < 2, within=5.0)
+        assert worker.lines("lock not released")
+
+
 def test_a_process_in_a_reused_place_of_the_pool_is_watched(project: Project, key: str) -> None:
     with worker_with(project, "--max-tasks-per-child", "1", concurrency=2) as worker:
         for _ in range(2):

@@ -27,7 +27,6 @@ from celery_redlock.config.app_lock import redlock_of
 from celery_redlock.config.settings import settings_from
 from celery_redlock.operate.target import target_of_app
 from celery_redlock.testing import Server, free_port
-from celery_redlock.testing.launch import launch
 from tests.integration.conftest import NewProject
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.evidence import record
@@ -35,9 +34,9 @@ from tests.support.processes.beats import start_beats
 from tests.support.processes.certificates import Authority, TlsServers, tls_servers
 from tests.support.processes.commands import celery_of, environment_of, run_celery, run_with
 from tests.support.processes.project import Project
+from tests.support.processes.start import start
 from tests.support.processes.workers import Worker
 from tests.support.rights import RIGHTS, RIGHTS_OF_COMMANDS
-from tests.support.root import ROOT
 
 ODD = "@:/?#[]%&=+;,!$'\"\\<>é"
 """What a password may have in it, and an URL means something by."""
@@ -85,14 +84,14 @@ class Shown:
     def look_at_log(self, worker: Worker) -> None:
         """Look at each record of a log, by who has logged it."""
         text = worker.log_text()
-        starts = [*RECORD.finditer(text)]
-        assert starts
-        self.look("lines before the log", text[: starts[0].start()], ours=False)
-        ends = [*(start.start() for start in starts[1:]), len(text)]
-        for start, end in zip(starts, ends, strict=True):
-            is_ours = start["name"].startswith("celery_redlock")
+        records = [*RECORD.finditer(text)]
+        assert records
+        self.look("lines before the log", text[: records[0].start()], ours=False)
+        ends = [*(line.start() for line in records[1:]), len(text)]
+        for line, end in zip(records, ends, strict=True):
+            is_ours = line["name"].startswith("celery_redlock")
             kind = "log records of ours" if is_ours else "log records of Celery's"
-            self.look(kind, text[start.start() : end], ours=is_ours)
+            self.look(kind, text[line.start() : end], ours=is_ours)
 
 
 def give_user(server: Server, what: str, rights: str) -> None:
@@ -246,7 +245,7 @@ class Day:
         log = self.project.folder / f"web-{uuid.uuid4().hex}.log"
         command = celery_of(self.project, "redlock", "web", "--port", "0")
         env = environment_of(self.project) | ({"REDLOCK_WEB_TOKEN": token} if token else {})
-        process = launch(command, log, env, cwd=ROOT)
+        process = start(command, log, env)
         try:
             eventually(lambda: "The page is at" in log.read_text(), "the page is served")
             address = re.findall(r"at (http\S+?)/? ", log.read_text())[0]
@@ -295,7 +294,7 @@ def test_no_secret_is_shown_anywhere(
     caplog.set_level(logging.DEBUG, logger="celery_redlock")
     shown, failed = Shown(), request.session.testsfailed
     dump = project.folder / "events.log"
-    events = launch(celery_of(project, "events", "--dump"), dump, environment_of(project), cwd=ROOT)
+    events = start(celery_of(project, "events", "--dump"), dump, environment_of(project))
     try:
         day = Day(project, shown)
         [beat] = start_beats(project, 1, args=("--loglevel", "DEBUG"))

@@ -57,3 +57,19 @@ def test_guarded_and_full_nodes_are_one_line_a_worker(
     project.wait_for_note("node_up", node=full)
     assert len(worker.lines("node refuses writes")) == 1
     assert len(worker.lines(is_guarded)) == before + 1
+
+
+def test_a_node_that_turns_replica_costs_no_task(
+    new_project: NewProject, new_nodes: NewNodes
+) -> None:
+    nodes = new_nodes(3)
+    project = new_project("watching", nodes=nodes)
+    worker = project.start_worker(concurrency=2)
+    results = [project.tasks.pid.delay(number) for number in range(4)]
+    with nodes[0].client() as client:
+        client.replicaof("127.0.0.1", nodes[1].port)
+    results += [project.tasks.pid.delay(number) for number in range(4, 20)]
+    assert {result.get(timeout=PATIENCE) for result in results} <= set(worker.children())
+    name = f"127.0.0.1:{nodes[0].port}"
+    # Loud, since only an operator can mend it.
+    worker.wait_for_line(f"ERROR/MainProcess] node down node={name} error=node {name} is a slave")

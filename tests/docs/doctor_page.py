@@ -20,7 +20,7 @@ def page() -> str:
     parts = [_INTRO]
     for trap in TRAPS:
         title = f"## {trap.code}: {trap.title} {{ #{trap.code.lower()} }}"
-        parts.append(f"{title}\n\n{trap.why}\n\n**Remedy.** {trap.mend}\n")
+        parts.append(f"{title}\n\n{trap.why}\n\n**Remedy.** {trap.fix}\n")
     return "\n".join(parts)
 
 

@@ -1,28 +1,21 @@
-"""The table of docs/explanation/known-bugs.md: `python -m tests.docs.known_bugs_page` writes it."""
+"""The report of known bugs, made from the code; `tests.docs.reports` writes it."""
 
 from __future__ import annotations
 
 from tests.mutation.known_bugs import KNOWN_BUGS
-from tests.support.root import ROOT
 
-PAGE = ROOT / "docs" / "explanation" / "known-bugs.md"
+_INTRO = """\
+# Known bugs, made on purpose
 
+Bugs that locks on Redis are known for, made one at a time in a copy of the source tree: for each, the test that is named has to fail. `make bugs` does it. To add one, see `tests/mutation/known_bugs.py`.
 
-def rows() -> list[str]:
-    """Return the rows of the table."""
-    return [
-        f"| {bug.name} | {bug.seen} | `{bug.test.removeprefix('tests/')}` |" for bug in KNOWN_BUGS
-    ]
-
-
-def main() -> None:
-    """Replace the rows in the page."""
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
-    begin = lines.index("| --- | --- | --- |") + 1
-    end = next(number for number in range(begin, len(lines)) if not lines[number].startswith("|"))
-    lines[begin:end] = rows()
-    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+| bug | where locks have it | test that fails |
+| --- | --- | --- |
+"""  # noqa: E501
 
 
-if __name__ == "__main__":
-    main()
+def report() -> str:
+    """Return the text of the report."""
+    return _INTRO + "".join(
+        f"| {bug.name} | {bug.seen} | `{bug.test.removeprefix('tests/')}` |\n" for bug in KNOWN_BUGS
+    )

@@ -1,54 +1,59 @@
-"""The runs that docs/explanation/ladder.md shows: `python -m tests.docs.ladder_page` makes them."""
+"""The report of the ladder: what each lock did, as `python -m tests.docs.ladder_page` records it.
+
+The words are in ladder.md.j2; `tests.docs.reports` writes the report.
+"""
 
 from __future__ import annotations
 
-import re
+import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from tests.integration.ladder.rungs import OURS, RUNGS, Rung, run
+import jinja2
+
+from tests.integration.ladder.rungs import OURS, RUNGS, run
 from tests.support.evidence import record
 from tests.support.root import ROOT
 
-PAGE = ROOT / "docs" / "explanation" / "ladder.md"
+RECORD = ROOT / "docs" / "evidence" / "ladder" / "runs.json"
+_WORDS = Path(__file__).with_name("ladder.md.j2")
+Runs = Mapping[str, Mapping[str, list[str]]]
+"""The lines of each rung's run, by its name: those of the "foil", and of "ours"."""
 
 
-def blocks_of(page: Path, rung: Rung) -> tuple[str, str]:
-    """Return what a page shows of a rung: the foil's run, and ours."""
-    foil, ours = re.findall(_BLOCK, _section(page.read_text(encoding="utf-8"), rung))
-    return foil, ours
+def read_record() -> Runs:
+    """Return the recorded runs."""
+    runs: Runs = json.loads(RECORD.read_text(encoding="utf-8"))
+    return runs
+
+
+def report(runs: Runs) -> str:
+    """Return the report that shows these runs.
+
+    Raises:
+        jinja2.UndefinedError: One is missing.
+    """
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701  # Markdown, of our own runs
+    )
+    return environment.from_string(_WORDS.read_text(encoding="utf-8")).render(runs=runs)
 
 
 def main() -> int:
-    """Run the whole ladder, write each run into the page; return 1 if a lock did not do as told."""
-    text = PAGE.read_text(encoding="utf-8")
-    held = dict[tuple[str, bool], bool]()
-    for rung in RUNGS:
-        runs = [run(rung, is_ours=is_ours) for is_ours in (False, True)]
-        held |= {(rung.name, is_ours): runs[is_ours].held for is_ours in (False, True)}
-        section = _section(text, rung)
-        shown = section
-        for block, stage in zip(_BLOCK.findall(section), runs, strict=True):
-            shown = shown.replace(f"\n{block}\n```", "\n" + "\n".join(stage.lines) + "\n```", 1)
-        text = text.replace(section, shown)
-    PAGE.write_text(text, encoding="utf-8")
-    foils_failed = sum(not held[rung.name, False] for rung in RUNGS)
-    ours_held = sum(held[rung.name, True] for rung in RUNGS)
+    """Run the whole ladder, and record each run; return 1 if a lock did not do as told."""
+    stages = {rung.name: [run(rung, is_ours=one) for one in (False, True)] for rung in RUNGS}
+    lines = {
+        name: {"foil": foil.lines, "ours": ours.lines} for name, (foil, ours) in stages.items()
+    }
+    RECORD.write_text(json.dumps(lines, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    foils_failed = sum(not foil.held for foil, _ in stages.values())
+    ours_held = sum(ours.held for _, ours in stages.values())
     record("ladder", rungs=len(RUNGS), foils_failed=foils_failed, ours_held=ours_held)
     sys.stdout.write(f"{foils_failed} foils failed, {OURS} held {ours_held} of {len(RUNGS)}\n")
     return int(min(foils_failed, ours_held) < len(RUNGS))
-
-
-_BLOCK = re.compile(r"```text\n(.*?)\n```", re.DOTALL)
-
-
-def _section(text: str, rung: Rung) -> str:
-    """Return the part of a page that is under the rung's heading."""
-    heading = f"## {RUNGS.index(rung) + 1}. {rung.name}\n"
-    _, found, rest = text.partition(heading)
-    if not found:
-        raise ValueError(f"the page has no heading {heading!r}")
-    return heading + re.split(r"^## ", rest, maxsplit=1, flags=re.MULTILINE)[0]
 
 
 if __name__ == "__main__":

@@ -29,10 +29,10 @@ from tests.support.root import ROOT
 SCHEMES = ("light", "dark")
 PAGES = (
     "", "tutorial/", "reference/options/", "explanation/evidence/", "how-to/run-beat/",
-    "how-to/migrate/", "reference/api/", "explanation/first-hour/",
+    "how-to/migrate/", "reference/api/", "evidence/first-hour/",
 )  # fmt: skip
 QUERY = "release a lock"
-SHEETS = ROOT / "docs" / "explanation" / "first-hour"
+SHEETS = ROOT / "docs" / "evidence" / "first-hour"
 _WIDTH, _TALLEST = 1280, 2400
 _MISSING = "return [...document.images].filter(one => !one.naturalWidth).map(one => one.src)"
 _HEIGHT = "return document.documentElement.scrollHeight"

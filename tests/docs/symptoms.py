@@ -1,4 +1,4 @@
-"""The how-to page of symptoms, run again: `python -m tests.docs.symptoms` records.
+"""The page for those on call, run again: `python -m tests.docs.symptoms` records.
 
 Its ```` ```console ```` blocks are run in order, in a project with a worker and three nodes. A
 comment before a block names the situation that is set up for it: a method of `Stage`.
@@ -20,7 +20,7 @@ from tests.docs import commands
 from tests.support.eventually import eventually
 from tests.support.root import ROOT
 
-PAGE = ROOT / "docs" / "how-to" / "why-did-my-task-not-run.md"
+PAGE = ROOT / "docs" / "how-to" / "on-call.md"
 _MODULE = """
 import time
 from pathlib import Path

@@ -21,8 +21,10 @@ def test_the_page_shows_what_the_commands_print() -> None:
         find_server_binary()
     except FileNotFoundError as error:
         unmet(str(error))
+    recorded = commands.recorded()
+    assert recorded
     with commands.project() as folder:
-        for block in commands.recorded():
+        for block in recorded:
             assert commands.masked(commands.run(block, folder)) == commands.masked(block)
 
 
@@ -33,8 +35,10 @@ def test_the_page_of_symptoms_shows_what_the_commands_print() -> None:
     except FileNotFoundError as error:
         unmet(str(error))
     with symptoms.stage() as stage:
-        for block, now in symptoms.shown_and_run(stage):
-            assert commands.masked(now) == commands.masked(block)
+        runs = list(symptoms.shown_and_run(stage))
+    assert runs
+    for block, now in runs:
+        assert commands.masked(now) == commands.masked(block)
 
 
 @pytest.mark.parametrize("name", sorted(redlock.commands))

@@ -1,10 +1,26 @@
-"""The page of equivalent mutants has each that is known, with its reason."""
+"""The report of equivalent mutants has each that is known, with its reason."""
 
 from __future__ import annotations
 
-from tests.docs.equivalent_mutants_page import PAGE, page
+from tests.docs.equivalent_mutants_page import report
+from tests.evidence.publication import PAGE
+from tests.mutation.gate import ALL
+from tests.mutation.scores import equivalents
+from tests.mutation.share import share_of
 
 
-def test_the_page_has_each_equivalent_mutant() -> None:
-    # If this fails: `python -m tests.docs.equivalent_mutants_page` writes the tables again.
-    assert PAGE.read_text(encoding="utf-8") == page()
+def test_the_report_has_each_equivalent_mutant() -> None:
+    shown = report()
+    assert [one for one in equivalents() if f"| {one.reason} |" not in shown] == []
+    assert shown.count("\n| `") - len({*map(_folder, share_of(ALL).left_out)}) == len(equivalents())
+
+
+def test_reports_say_how_much_of_the_package_is_mutated() -> None:
+    covered = share_of(ALL)
+    assert f"in {len(ALL)} files" in report()
+    assert "about a third of the package's lines" in PAGE.read_text(encoding="utf-8")
+    assert 0.28 < covered.lines / covered.of < 0.39
+
+
+def _folder(file: str) -> str:
+    return file.rpartition("/")[0]

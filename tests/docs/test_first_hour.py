@@ -1,4 +1,4 @@
-"""The page about the first hour shows the recorded walk, and the walk follows the pages."""
+"""The report of the first hour shows the recorded walk, and the walk follows the pages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.first_hour.page import PAGE, documentation, read_record, recorded_walk
+from tests.docs.first_hour.page import read_record, recorded_walk, report
 from tests.docs.first_hour.shell import Shell, WalkError
 from tests.docs.first_hour.walk import Step
 from tests.support.root import ROOT
@@ -20,26 +20,21 @@ def shell(tmp_path: Path) -> Shell:
     return Shell(tmp_path / "venv", tmp_path)
 
 
-def test_the_page_shows_the_recorded_walk() -> None:
-    # If this fails: `make hour` walks again, and writes record and page.
-    assert PAGE.read_text(encoding="utf-8") == documentation(read_record())
-
-
 def test_the_record_has_each_step_of_a_first_hour() -> None:
     assert [step["name"] for step in read_record()["steps"]] == [
         "Install", "First task", "Conflict", "Test", "Doctor", "Two beats in Django",
     ]  # fmt: skip
 
 
-def test_another_time_makes_another_page() -> None:
-    page = documentation(recorded_walk([Step("Install", 12.34, ["$ pip"], "a|b")]))
+def test_another_time_makes_another_report() -> None:
+    page = report(recorded_walk([Step("Install", 12.34, ["$ pip"], "a|b")]))
     assert "| Install | 12.3 | a\\|b |\n| **all** | **12** | |" in page
     assert "## 1. Install\n\n```text\n$ pip\n```" in page
 
 
-def test_each_typed_command_of_the_tutorial_is_on_the_page() -> None:
+def test_each_typed_command_of_the_tutorial_is_reported() -> None:
     tutorial = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
-    page = PAGE.read_text(encoding="utf-8")
+    page = report(read_record())
     for command in ("python3 -m venv", "pip install 'celery-redlock", "python servers.py",
                     "celery -A shop worker"):  # fmt: skip
         assert f"$ {command}" in tutorial

@@ -1,4 +1,4 @@
-"""The tables of docs/reference/lifetimes.md say what the tests with real workers have seen."""
+"""The tables of docs/reference/endings.md say what the tests with real workers have seen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.docs.markdown import tables
 from tests.support.judges.lifetime_table import FATES, STAGES, Fate
 from tests.support.root import ROOT
 
-HELD, BECOMES, LEGEND = tables(ROOT / "docs/reference/lifetimes.md")
+HELD, BECOMES, LEGEND, *_ = tables(ROOT / "docs/reference/endings.md")
 
 
 def test_the_page_says_what_a_message_holds() -> None:

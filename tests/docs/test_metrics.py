@@ -111,10 +111,13 @@ def test_each_label_that_is_asked_for_is_one_of_its_metric(
 
 def test_the_legends_name_labels_that_their_query_keeps() -> None:
     dashboard = json.loads((DOCS / "monitoring/dashboard.json").read_text())
+    all_named: set[str] = set()
     for panel in dashboard["panels"]:
         for target in panel["targets"]:
             named = set(re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", "")))
             assert named <= {label for _, label in labels_in(target["expr"])}, panel["title"]
+            all_named |= named
+    assert "task" in all_named
 
 
 def test_the_metrics_page_lists_every_span_and_instrument() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.benchmarks.page import Page
 from tests.benchmarks.plots import plots
-from tests.benchmarks.publication import DOCUMENTATION, FOLDER, RESULTS, documentation
+from tests.benchmarks.publication import DOCUMENTATION, FOLDER, RESULTS, documentation, report
 from tests.support.root import ROOT
 
 FOLDER_OF_PAGES = ROOT / "docs" / "explanation"
@@ -31,6 +31,8 @@ def test_another_figure_makes_another_page() -> None:
     other = copy.deepcopy(PAGE)
     other.tables["scripts"].row("GRANT")["us"] = 123_456.0
     assert "123,456" in documentation(other)
+    other.tables["worker"].rows[0]["cpu_us"] = 123_457.0
+    assert "123,457" in report(other)
 
 
 @pytest.mark.parametrize("measure", PAGE.tables)
@@ -38,4 +40,4 @@ def test_a_measure_that_is_missing_makes_no_page(measure: str) -> None:
     other = copy.deepcopy(PAGE)
     del other.tables[measure]
     with pytest.raises((KeyError, jinja2.UndefinedError), match=measure):
-        documentation(other)
+        _ = documentation(other), report(other)

@@ -12,6 +12,7 @@ import pytest
 from tests.docs.markdown import pages
 from tests.docs.pictures import PICTURES
 from tests.docs.pictures.house import layers
+from tests.docs.reports import REPORTS
 from tests.support.root import ROOT
 
 _SHOWN = re.compile(r"!\[(?P<says>[^]]*)\]\((?P<target>[^)\s]+)\)")
@@ -21,10 +22,12 @@ FILES = sorted((ROOT / "docs").rglob("*.svg"))
 
 def shown() -> list[tuple[Path, str, Path]]:
     """Return each picture of each page: the page, what stands for the picture, and its file."""
+    texts = {page: page.read_text(encoding="utf-8") for page in pages()}
+    texts |= {ROOT / "docs" / "evidence" / f"{name}.md": made() for name, made in REPORTS.items()}
     return [
         (page, found["says"], (page.parent / found["target"]).resolve())
-        for page in pages()
-        for found in _SHOWN.finditer(page.read_text(encoding="utf-8"))
+        for page, text in texts.items()
+        for found in _SHOWN.finditer(text)
     ]
 
 

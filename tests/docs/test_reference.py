@@ -25,7 +25,10 @@ from celery_redlock.config.settings import (
     settings_from,
 )
 from celery_redlock.redlock import events
+from tests.docs import files_page
 from tests.docs.markdown import codes, tables
+from tests.docs.pictures.house import layers
+from tests.support.judges.decision_table import ENDS, ROWS
 from tests.support.root import ROOT
 
 DOCS = ROOT / "docs"
@@ -117,7 +120,7 @@ def test_which_policies_go_with_which_lifetime_is_documented() -> None:
 
 
 def test_every_lifetime_is_in_the_table_of_how_to_choose_one() -> None:
-    [how_to] = [table for table in tables(DOCS / "how-to/lifetimes.md") if "lifetime" in table[0]]
+    [how_to] = [table for table in tables(DOCS / "how-to/conflicts.md") if "lifetime" in table[0]]
     shown = [ast.literal_eval(codes(row["lifetime"])[0]) for row in how_to]
     assert shown == [lifetime.value for lifetime in options.Lifetime]
 
@@ -207,6 +210,13 @@ def logged() -> set[tuple[str, ...]]:
                         level = level_in(node.args[0])
                     fields = re.findall(r"(\w+)=%", line)
                     found.add((module, level.upper(), event_of(line), *fields))
+                case ast.Call(
+                    ast.Attribute(ast.Name("callbacks"), "tell"),
+                    [ast.Attribute(ast.Name("logger"), level), ast.Constant(str(line)), *_],
+                    keywords,
+                ) if "exc_info" not in [one.arg for one in keywords]:
+                    fields = re.findall(r"(\w+)=%", line)
+                    found.add((module, level.upper(), event_of(line), *fields))
     return found
 
 
@@ -251,39 +261,38 @@ def test_the_guards_and_observers_are_on_the_page_of_the_api() -> None:
     assert public - set(re.findall(r"^::: (.*)$", page, re.MULTILINE)) == set()
 
 
-def house() -> list[dict[str, str]]:
-    """Return the rows of the architecture's tables that are about a file of the package."""
-    found = tables(DOCS / "explanation" / "architecture.md")
-    return [row for table in found for row in table if "file" in row]
+def test_each_file_is_in_the_tables_of_the_architecture_with_its_docstring() -> None:
+    shown = files_page.tables()
+    assert "<!-- the files -->" in (DOCS / "explanation" / "architecture.md").read_text("utf-8")
+    for name, said in files_page.files().items():
+        row = f" {said} |" if not name.endswith("__init__.py") else f"\n\n{said}\n"
+        assert row in shown, name
 
 
-def test_the_picture_of_the_house_shows_every_file() -> None:
-    shown = {codes(row["file"])[0] for row in house()}
-    files = {
-        path.relative_to(PACKAGE).as_posix()
-        for pattern in ("*.py", "*.lua")
-        for path in PACKAGE.rglob(pattern)
-        if path.name != "__init__.py"
-    }
-    assert {name for name in shown if not name.endswith("/")} == files
+def test_each_script_is_on_the_page_of_the_architecture() -> None:
+    [scripts] = [one for one in tables(DOCS / "explanation/architecture.md") if "effect" in one[0]]
+    shown = {codes(row["file"])[0] for row in scripts}
+    assert shown == {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.lua")}
 
 
-def test_the_layers_of_the_picture_are_those_that_are_checked() -> None:
-    shown: dict[str, list[set[str]]] = {}
-    for row in house():
-        if "layer" in row:
-            folder, _, name = codes(row["file"])[0].rstrip("/").rpartition("/")
-            layers = shown.setdefault(folder, [set() for _ in range(20)])
-            layers[int(row["layer"])].add(name.removesuffix(".py"))
-    configured = re.findall(
-        r'^containers = \["celery_redlock\.?([\w.]*)"\].*?^layers = \[\n(.*?)^\]',
-        (ROOT / "pyproject.toml").read_text(encoding="utf-8"),
-        re.MULTILINE | re.DOTALL,
-    )
-    assert len(configured) == 3
-    for dotted, lines in configured:
-        checked = [set(re.findall(r"\w+", line)) for line in lines.splitlines()]
-        assert [layer for layer in shown[dotted.replace(".", "/")] if layer] == checked[::-1]
+def test_the_rooms_of_the_architecture_are_the_layers_that_are_checked() -> None:
+    [rooms] = [one for one in tables(DOCS / "explanation/architecture.md") if "room" in one[0]]
+    shown: dict[int, set[str]] = {}
+    for row in rooms:
+        name = codes(row["room"])[0]
+        assert (PACKAGE / name).is_dir() == name.endswith("/"), name
+        shown.setdefault(int(row["layer"]), set()).add(name.removesuffix(".py").rstrip("/"))
+    configuration = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    checked = layers("layers", configuration)[::-1]
+    assert shown == {number: {*names} for number, names in enumerate(checked)}
+
+
+def test_files_that_the_architecture_speaks_of_exist() -> None:
+    text = (DOCS / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    files = [f"/{path.relative_to(ROOT).as_posix()}" for path in PACKAGE.rglob("*.*")]
+    named = set(re.findall(r"`([\w/]+\.(?:py|lua))`", text))
+    assert len(named) > 15
+    assert [one for one in named if not any(file.endswith(f"/{one}") for file in files)] == []
 
 
 def test_the_picture_of_the_tests_shows_every_folder() -> None:
@@ -320,4 +329,14 @@ def test_the_commands_come_first_in_the_readme() -> None:
     assert [line.split()[:3] for line in first.splitlines()] == [
         ["$", "make", "demo"],
         ["$", "make", "test"],
+    ]
+
+
+def test_what_becomes_of_a_refused_execution_is_documented_row_by_row() -> None:
+    [documented] = [
+        table for table in tables(DOCS / "reference/endings.md") if "situation" in table[0]
+    ]
+    assert documented == [
+        {"situation": row.condition, "policy": row.policies, "the message": ENDS[row.action]}
+        for row in ROWS
     ]

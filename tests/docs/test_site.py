@@ -82,7 +82,7 @@ def pages_for(index: Any, query: str) -> list[str]:
 @pytest.mark.parametrize(
     ("query", "page"),
     [
-        ("release a lock", "how-to/look-after-locks/"),
+        ("release a lock", "how-to/on-call/"),
         ("prometheus", "how-to/monitor/"),
         ("django", "how-to/django/"),
         ("upgrade", "how-to/upgrade/"),

@@ -10,7 +10,7 @@ import time
 from rich.console import Console
 
 from celery_redlock.cli.top import rendered
-from celery_redlock.operate.conflict_rate import ConflictRate
+from celery_redlock.operate.incidents import Incidents
 from celery_redlock.operate.overview import read_overview
 from celery_redlock.operate.target import target_of_app
 from tests.docs import commands
@@ -28,12 +28,12 @@ def main() -> None:
         app = importlib.import_module("bank").app
         target = target_of_app(app)
         console = Console(record=True, width=_COLUMNS, force_terminal=True)
-        with ConflictRate(app) as conflicts:
+        with Incidents(app) as incidents:
             rate: float | str = ""
             while isinstance(rate, str):
                 time.sleep(2)
-                rate = conflicts.read(time.time())
-            console.print(rendered((read_overview(target, 20), rate, time.time())))
+                rate = incidents.conflict_rate(time.time())
+            console.print(rendered((read_overview(target, 20), rate)))
     svg = console.export_svg(title=_TITLE)
     # A page loads nothing from elsewhere.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)

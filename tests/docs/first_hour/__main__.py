@@ -1,6 +1,6 @@
 """Walk a stranger's first hour from the wheel: `python -m tests.docs.first_hour [--write] [WHEEL]`.
 
-Without WHEEL it is built. `--write` records the walk for docs/explanation/first-hour.md.
+Without WHEEL it is built. `--write` records the walk for the documentation.
 """
 
 from __future__ import annotations

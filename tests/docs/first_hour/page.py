@@ -1,4 +1,4 @@
-"""The page docs/explanation/first-hour.md, made from the record of one walk."""
+"""The report of the first hour, made of the record of one walk; see `tests.docs.reports`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,16 @@ from typing import Any
 from tests.docs.first_hour.walk import Step
 from tests.support.root import ROOT
 
-PAGE = ROOT / "docs" / "explanation" / "first-hour.md"
-RECORD = PAGE.with_suffix("") / "walk.json"
-_PAGE = """\
+RECORD = ROOT / "docs" / "evidence" / "first-hour" / "walk.json"
+_REPORT = """\
 # The first hour
 
-A stranger's path, walked by a program. `make hour` builds the wheel, installs it into an
-empty environment, and types what the [tutorial](../tutorial.md),
-[Test your own tasks](../how-to/test-your-tasks.md) and [Use it with Django](../how-to/django.md)
-say. A step that ends otherwise than they say stops it. `make wheel` includes this walk.
+A stranger's path, walked by a program: `make hour` installs the wheel into an empty environment and
+types what the [tutorial](../tutorial.md), [Test your own tasks](../how-to/test-your-tasks.md) and
+[Use it with Django](../how-to/django.md) say. A step that ends otherwise stops it.
 
-All times and outputs on this page come from one walk, on {system} with {cpus} CPU cores and
-Python {python}. Its record is [beside this page](first-hour/walk.json). Other programs ran on the
-machine, and pip loaded packages over the network, so the times are only an order of magnitude.
+One walk, on {system} with {cpus} CPU cores and Python {python}, [recorded](first-hour/walk.json)
+beside other programs and with downloads by pip: the times are only an order of magnitude.
 
 | step | seconds | what shows that it worked |
 | --- | ---: | --- |
@@ -35,8 +32,7 @@ machine, and pip loaded packages over the network, so the times are only an orde
 
 ## What the site looks like
 
-`make screenshots` takes a picture of the site's main pages, of a search and of each drawing, in
-both colours. These are its sheets:
+`make screenshots` takes these pictures, in both colours.
 
 ![Home, tutorial, options, evidence, two how-to pages, the API, this page and a search, in light colours](first-hour/site-light.webp)
 
@@ -54,10 +50,10 @@ def recorded_walk(steps: Sequence[Step]) -> dict[str, Any]:
     }
 
 
-def documentation(record: dict[str, Any]) -> str:
-    """Return the page that shows a recorded walk."""
+def report(record: dict[str, Any]) -> str:
+    """Return the text of the report."""
     steps = [Step(**step) for step in record["steps"]]
-    return _PAGE.format(
+    return _REPORT.format(
         system=record["system"],
         cpus=record["cpus"],
         python=record["python"],
@@ -74,11 +70,10 @@ def read_record() -> dict[str, Any]:
 
 
 def write(record: dict[str, Any]) -> None:
-    """Store a record, and write the page that shows it."""
+    """Store a record for the documentation."""
     RECORD.parent.mkdir(exist_ok=True)
     text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
     RECORD.write_text(text, encoding="utf-8")
-    PAGE.write_text(documentation(record), encoding="utf-8")
 
 
 def _section(number: int, step: Step) -> str:

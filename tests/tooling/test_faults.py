@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from celery_redlock.testing import Server, Servers
 from tests.support.eventually import eventually
 from tests.support.fakes.fake_node import FakeNode
 from tests.support.faults.clock_shim import WallClock
+from tests.support.faults.of_nodes import Replicas, Victims, new_node
 from tests.support.faults.proxy import Proxy
 from tests.support.requirements import redis_versions
 
@@ -112,6 +114,22 @@ def test_a_half_open_connection_fills_the_buffers_of_the_sender(proxy: Proxy) ->
         assert_no_reply_to(connection, b"ECHO " + b"x" * 100_000_000)
 
 
+def test_a_scrambling_proxy_cuts_and_joins_what_arrives(proxy: Proxy) -> None:
+    with connection_through(proxy) as connection:
+        proxy.scramble(random.Random(1), 0.02)
+        for number in range(100, 300):
+            connection.sendall(b"ECHO %d\r\n" % number)
+            time.sleep(0.002)
+        expected = b"".join(b"$3\r\n%d\r\n" % number for number in range(100, 300))
+        said = b""
+        while len(said) < len(expected):
+            said += connection.recv(64)
+    assert said == expected
+    for direction in (proxy.requests, proxy.replies):
+        assert direction.cuts
+        assert direction.joins
+
+
 def test_a_reset_breaks_open_connections_and_admits_new_ones(proxy: Proxy) -> None:
     with connection_through(proxy) as connection:
         proxy.half_open()
@@ -186,9 +204,15 @@ def test_a_fake_node_closes_what_it_accepts_as_it_ends() -> None:
     assert [connection.fileno() for connection in listener.accepted] == [-1]
 
 
-def test_shared_servers_recover_after_a_test_that_broke_them(five: Servers) -> None:
-    # The tests before this one killed, filled and left them.
-    for server in five:
+def test_shared_servers_recover_after_a_test_that_broke_them(
+    request: pytest.FixtureRequest,
+) -> None:
+    broken: Servers = request.getfixturevalue("_shared_five")
+    broken.reset()
+    with broken[0].client() as client:
+        client.set("key", "value")
+    broken[1].kill()
+    for server in request.getfixturevalue("five"):
         with server.client() as client:
             assert client.dbsize() == 0
 
@@ -196,6 +220,20 @@ def test_shared_servers_recover_after_a_test_that_broke_them(five: Servers) -> N
 def test_the_factory_starts_servers_with_arguments(servers: Callable[..., Servers]) -> None:
     with servers(2, "--maxmemory", "100mb")[1].client() as client:
         assert client.config_get("maxmemory") == {"maxmemory": "104857600"}
+
+
+def test_a_node_that_was_a_replica_refuses_writes_and_loses_its_keys() -> None:
+    with Server("--repl-diskless-sync-delay", "0") as master, new_node() as node:
+        replicas = Replicas(master, 3.0)
+        heal = replicas.nemesis(Victims([node], ["none"])).strike(random.Random(1))
+        with node.client() as client:
+            with pytest.raises(redis.ReadOnlyError):
+                client.set("key", "value")
+            heal()
+            assert replicas.refused == 1
+            client.set("key", "value")
+            replicas.nemesis(Victims([node], ["none"])).strike(random.Random(1))()
+            assert client.get("key") is None
 
 
 @redis_versions

@@ -58,3 +58,15 @@ def test_a_story_is_read_to_where_it_breaks_off(tmp_path: Path) -> None:
         '{"who": 1, "token": 9, "asked_at": 7.0, "won_at": 8.0, "until": 12.0}\n'
     )
     assert read_holds(tmp_path) == [Hold(1, 7, 1.0, 2.0, 6.0), Hold(1, 9, 7.0, 8.0, 12.0)]
+
+
+def test_a_token_that_one_process_had_twice_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "1.jsonl").write_text(
+        '{"who": 1, "token": 7, "asked_at": 1.0, "won_at": 2.0, "until": 5.0}\n'
+        '{"token": 7, "over": 4.0}\n'
+        '{"who": 1, "token": 7, "asked_at": 6.0, "won_at": 7.0, "until": 9.0}\n'
+        '{"token": 7, "over": 8.0}\n'
+    )
+    holds = read_holds(tmp_path)
+    assert holds == [Hold(1, 7, 1.0, 2.0, 4.0), Hold(1, 7, 6.0, 7.0, 8.0)]
+    assert twins(holds) == [7]

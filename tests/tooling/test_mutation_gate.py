@@ -11,6 +11,7 @@ from tests.mutation import scores
 from tests.mutation.gate import MODULES, SCRIPTS, SLOW, TESTS
 from tests.mutation.lua import mutants
 from tests.mutation.scores import PACKAGE, Scores, equivalents
+from tests.mutation.share import share_of
 from tests.support.evidence import record, recorded
 from tests.support.root import ROOT
 
@@ -108,3 +109,16 @@ def test_a_file_that_was_not_mutated_keeps_its_figures(into: Path) -> None:
 def test_a_script_is_changed_everywhere_but_in_its_comments() -> None:
     changed = [(one.line, one.added) for one in mutants("-- 1 == 1\nif a == b then")]
     assert changed == [(2, "if a ~= b then")]
+
+
+def test_the_share_is_that_of_the_files_with_code() -> None:
+    every = share_of([])
+    assert every.lines == 0
+    assert "redlock/lease.py" in every.left_out
+    assert "worker/__init__.py" not in every.left_out, "it has a docstring only"
+    part = share_of(["redlock/lease.py", "redlock/protocol/lua/grant.lua"])
+    assert part.of == every.of == sum(every.left_out.values())
+    assert part.lines == sum(
+        every.left_out[file] for file in set(every.left_out) - {*part.left_out}
+    )
+    assert str(part) == f"{part.lines} of {part.of} lines ({part.lines / part.of:.0%})"

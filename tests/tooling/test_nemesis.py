@@ -46,9 +46,10 @@ def test_no_fault_strikes_while_it_lasts() -> None:
 
 
 def test_alone_each_strikes_when_the_one_before_is_healed() -> None:
-    schedule = alone([*MANY, Nemesis("long", nothing, seconds=9.0)], seed=1, seconds=1.0, rest=0.5)
-    assert [one.at for one in schedule] == [0.5, 2.0, 3.5, 5.0, 6.5, 8.0]
-    assert schedule[-1].lasts == 9.0
+    long = Nemesis("long", nothing, seconds=9.0)
+    schedule = alone([MANY[0], long, *MANY[1:3]], seed=1, seconds=1.0, rest=0.5)
+    assert [one.at for one in schedule] == [0.5, 2.0, 11.5, 13.0]
+    assert [one.lasts for one in schedule] == [1.0, 9.0, 1.0, 1.0]
 
 
 def test_what_is_struck_is_healed_though_it_is_left_early() -> None:

@@ -80,3 +80,12 @@ def test_a_discarded_call_relies_on_the_one_that_waited() -> None:
 def test_two_that_rely_on_each_other_are_not_seen() -> None:
     circle = [note("skipped", 2, 1.0, holder="task-3"), note("skipped", 3, 1.0, holder="task-2")]
     assert unseen_updates([updated(1, "task-2"), *circle]) == [updated(1, "task-2")]
+
+
+def test_each_copy_that_was_turned_away_relies_on_its_holder() -> None:
+    copies = [
+        note("skipped", 2, at, holder=holder) for at, holder in ((1, "task-1"), (3, "task-9"))
+    ]
+    assert unseen_updates([updated(5, "task-2"), *copies, RAN]) == []
+    assert unseen_updates([updated(5, "task-2"), *copies[::-1], RAN]) == []
+    assert unseen_updates([updated(6, "task-2"), *copies, RAN]) == [updated(6, "task-2")]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -80,6 +81,16 @@ def test_forks_are_killed_and_reaped_like_children(server: ForkServer, tmp_path:
     assert process.poll() == -signal.SIGKILL
     assert not psutil.pid_exists(process.pid)
     process.kill()  # nobody
+
+
+def test_any_number_of_threads_may_wait_for_one_fork(server: ForkServer, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log:
+        for _ in range(10):
+            process = server.fork([*TELLING, "interrupt"], dict(os.environ), log, log)
+            with ThreadPoolExecutor(8) as threads:
+                waiting = [threads.submit(process.wait, PATIENCE) for _ in range(8)]
+                os.kill(process.pid, signal.SIGKILL)
+                assert {one.result() for one in waiting} == {-signal.SIGKILL}
 
 
 def test_forks_draw_different_random_numbers(server: ForkServer, tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def conflict_storm(
             # A busy machine publishes few calls in this time, and few of them meet.
             if len({note.more["becomes"] for note in project.notes("conflict")[met:]}) > 1:
                 break
-    assert strikes.errors == []
+    assert not strikes.errors, strikes.errors
     assert strikes.faults, "nothing was struck"
     is_settled = settles(project, broker, within)
 

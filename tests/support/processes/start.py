@@ -136,12 +136,14 @@ class Forked:
         self.returncode: int | None = None
         self._server = server
         self._command = command
+        self._lock = threading.Lock()
 
     def poll(self) -> int | None:
         """Return its exit status, negative if a signal has killed it; None while it runs."""
-        if self.returncode is None:
-            self.returncode = self._server.status_of(self.pid)
-        return self.returncode
+        with self._lock:  # its status is there once, for whichever thread asks first
+            if self.returncode is None:
+                self.returncode = self._server.status_of(self.pid)
+            return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Return its exit status once it has ended.

@@ -12,7 +12,7 @@ from .listing import each_lock
 from .locks import Kind, Lock, by_age
 from .node_status import NodeStatus, read_statuses, votes
 from .target import Target
-from .timeline import Tick, certain, tick_of
+from .timeline import Tick, TickState, certain, tick_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,5 +86,6 @@ def read_overview(
         statuses = read_statuses(target, nodes)
         oldest = heapq.nsmallest(most, wanted(), key=by_age)
     ticks = certain(ticks)
-    missed = sorted((tick for tick in ticks if tick.state == "missed"), key=lambda tick: -tick.at)
+    missed = [tick for tick in ticks if tick.state is TickState.MISSED]
+    missed.sort(key=lambda tick: -tick.at)
     return Overview(statuses, target.quorum, counts, oldest, found, ticks, missed, now())

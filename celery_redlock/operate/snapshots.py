@@ -10,7 +10,7 @@ from dataclasses import replace
 from .locks import Kind
 from .overview import Overview, read_overview
 from .target import Target
-from .timeline import Tick
+from .timeline import Tick, TickState
 
 SHOWN = (Kind.HELD, Kind.RESERVED, Kind.PENDING)
 """Kinds that viewers choose from."""
@@ -96,13 +96,13 @@ class Snapshots:
         for tick in overview.ticks:
             key = tick.app, tick.entry, tick.slot
             states = tick.state, self._ticks.get(key, tick).state
-            if "missed" in states and tick.state != "published":
-                state = "missed"
+            if TickState.MISSED in states and tick.state is not TickState.PUBLISHED:
+                state = TickState.MISSED
             # At its end the mark of a published tick looks like the claim on a new one.
-            elif "published" in states or now - tick.at > _MINUTE_S:
-                state = "published"
+            elif TickState.PUBLISHED in states or now - tick.at > _MINUTE_S:
+                state = TickState.PUBLISHED
             else:
-                state = "claimed"
+                state = TickState.CLAIMED
             self._ticks[key] = tick._replace(state=state)
         latest = sorted(self._ticks.items(), key=lambda item: item[1].at)[-_MOST_TICKS:]
         self._ticks = {key: tick for key, tick in latest if now - tick.at <= _TICKS_FOR_S}

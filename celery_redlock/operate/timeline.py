@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from enum import Enum
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -15,6 +16,16 @@ from .locks import Kind, Lock
 _MINUTE_S = 60.0
 
 
+class TickState(str, Enum):
+    """What became of a tick."""
+
+    CLAIMED = "claimed"
+    """A replica is about to publish it, or died."""
+    MISSED = "missed"
+    """It was too late, as a replica has noted."""
+    PUBLISHED = "published"
+
+
 class Tick(NamedTuple):
     """A tick that a replica of beat has claimed.
 
@@ -23,15 +34,14 @@ class Tick(NamedTuple):
         entry: Name of the entry.
         slot: Its due time, in ISO 8601.
         replica: Host of the replica.
-        state: "published"; "claimed", which the replica is about to publish, or died; or "missed":
-            it was too late, as the replica has noted.
+        state: What became of it.
     """
 
     app: str
     entry: str
     slot: str
     replica: str
-    state: str
+    state: TickState
 
     @property
     def at(self) -> float:
@@ -67,9 +77,9 @@ def tick_of(claim: Lock) -> Tick | None:
         return None
     _, app, entry, slot = parts
     name = unquote(app.rpartition("@")[0])
-    state = "published" if claim.remaining > CLAIM_S else "claimed"
+    state = TickState.PUBLISHED if claim.remaining > CLAIM_S else TickState.CLAIMED
     if claim.kind is Kind.MISSED:
-        state = "missed"
+        state = TickState.MISSED
     tick = Tick(name, unquote(entry), slot.removesuffix(MISSED), claim.host or "-", state)
     try:
         tick.at  # noqa: B018  # is it a time?
@@ -80,8 +90,10 @@ def tick_of(claim: Lock) -> Tick | None:
 
 def certain(ticks: Sequence[Tick]) -> list[Tick]:
     """Return ticks without those that one replica missed and another has published."""
-    published = {tick[:3] for tick in ticks if tick.state == "published"}
-    return [tick for tick in ticks if not (tick.state == "missed" and tick[:3] in published)]
+    published = {tick[:3] for tick in ticks if tick.state is TickState.PUBLISHED}
+    return [
+        tick for tick in ticks if not (tick.state is TickState.MISSED and tick[:3] in published)
+    ]
 
 
 def timeline_of(ticks: Iterable[Tick], now: float, most: int) -> Timeline:

@@ -22,7 +22,7 @@ from celery_redlock.operate.node_set import NodeSet
 from celery_redlock.operate.node_status import NodeStatus
 from celery_redlock.operate.target import Target
 from celery_redlock.operate.tasks import singleton_tasks
-from celery_redlock.operate.timeline import certain, tick_of
+from celery_redlock.operate.timeline import TickState, certain, tick_of
 from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.protocol.quorum import validity_ms
 from celery_redlock.task import SingletonTask
@@ -231,7 +231,7 @@ def _of_missed(target: Target, nodes: NodeSet) -> Iterator[Finding]:
     """Yield the entries of which ticks were missed, by the notes of beat's replicas."""
     found = each_lock(nodes, target.key_prefix, _claims_of(target))
     ticks = certain([tick for tick in map(tick_of, found) if tick])
-    missed = sorted(tick for tick in ticks if tick.state == "missed")
+    missed = sorted(tick for tick in ticks if tick.state is TickState.MISSED)
     for entry, those in groupby(missed, key=lambda tick: tick.entry):
         slots = [tick.slot for tick in those]
         what = f"{slots[-1]}, the last of {len(slots)} that were noted"

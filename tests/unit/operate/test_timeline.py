@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_redlock.operate.locks import Lock, lock_of
-from celery_redlock.operate.timeline import Tick, certain, tick_of, timeline_of
+from celery_redlock.operate.timeline import Tick, TickState, certain, tick_of, timeline_of
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.protocol.replies import Busy
 
@@ -20,8 +20,10 @@ def claim(key: str, remaining: float) -> Lock:
     return lock
 
 
-@pytest.mark.parametrize(("remaining", "state"), [(120.0, "published"), (9.0, "claimed")])
-def test_a_claim_tells_entry_slot_and_replica(remaining: float, state: str) -> None:
+@pytest.mark.parametrize(
+    ("remaining", "state"), [(120.0, TickState.PUBLISHED), (9.0, TickState.CLAIMED)]
+)
+def test_a_claim_tells_entry_slot_and_replica(remaining: float, state: TickState) -> None:
     tick = tick_of(claim(f"%beat:my%20bank@0123:close%3Aday:{SLOT}", remaining))
     assert tick == Tick("my bank", "close:day", SLOT, "beat-a", state)
     assert tick.at == AT
@@ -29,18 +31,18 @@ def test_a_claim_tells_entry_slot_and_replica(remaining: float, state: str) -> N
 
 def test_a_note_tells_that_a_tick_was_missed() -> None:
     tick = tick_of(claim(f"%beat:my%20bank@0123:close%3Aday:{SLOT}:missed", 80_000.0))
-    assert tick == Tick("my bank", "close:day", SLOT, "beat-a", "missed")
+    assert tick == Tick("my bank", "close:day", SLOT, "beat-a", TickState.MISSED)
     assert timeline_of([tick], AT, most=9).rows == {
         ("my bank", "close:day"): {"beat-a": [(100.0, tick)]}
     }
 
 
 def test_a_tick_that_another_replica_has_published_was_not_missed() -> None:
-    def tick(second: int, replica: str, state: str) -> Tick:
+    def tick(second: int, replica: str, state: TickState) -> Tick:
         return Tick("bank", "close", at(second), replica, state)
 
-    missed, published = tick(0, "a", "missed"), tick(0, "b", "published")
-    late, claimed = tick(1, "a", "missed"), tick(1, "b", "claimed")
+    missed, published = tick(0, "a", TickState.MISSED), tick(0, "b", TickState.PUBLISHED)
+    late, claimed = tick(1, "a", TickState.MISSED), tick(1, "b", TickState.CLAIMED)
     assert certain([missed, published, late, claimed]) == [published, late, claimed]
 
 
@@ -55,10 +57,10 @@ def at(seconds: int) -> str:
 
 def test_each_entry_has_a_lane_for_each_replica_of_its_app() -> None:
     ticks = [
-        Tick("bank", "poll", at(60), "beat-b", "claimed"),
-        Tick("bank", "poll", at(0), "beat-a", "published"),
-        Tick("bank", "close", at(30), "beat-a", "published"),
-        Tick("shop", "close", at(30), "beat-z", "published"),
+        Tick("bank", "poll", at(60), "beat-b", TickState.CLAIMED),
+        Tick("bank", "poll", at(0), "beat-a", TickState.PUBLISHED),
+        Tick("bank", "close", at(30), "beat-a", TickState.PUBLISHED),
+        Tick("shop", "close", at(30), "beat-z", TickState.PUBLISHED),
     ]
     timeline = timeline_of(ticks, AT + 120, most=2)
     assert (timeline.minutes, timeline.hidden) == (2, 1)
@@ -76,7 +78,7 @@ def test_each_entry_has_a_lane_for_each_replica_of_its_app() -> None:
 
 
 def test_a_tick_of_a_clock_that_is_ahead_is_now() -> None:
-    tick = Tick("bank", "poll", at(90), "beat-a", "published")
+    tick = Tick("bank", "poll", at(90), "beat-a", TickState.PUBLISHED)
     assert timeline_of([tick], AT, most=9).rows["bank", "poll"] == {"beat-a": [(100.0, tick)]}
 
 

@@ -116,7 +116,7 @@ servers: $(VENV)/.test ## Run the tests of nodes and of the lock on Redis 8 and 
 pythons: $(VENV)/.dev ## Run the fast tests on every other supported Python that is installed
 	$(BIN)/nox
 
-wheel: $(VENV)/.test ## Try the wheel where the source tree is not: run tasks, and the fast tests
+wheel: $(VENV)/.test ## Try the wheel where the source tree is not: run tasks, and do what the docs say
 	$(BIN)/python .ci/wheel.py
 
 hour: $(VENV)/.test ## Walk a stranger's first hour from the wheel, and record it in docs/evidence/first-hour

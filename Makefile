@@ -63,8 +63,7 @@ lock: $(VENV)/.test ## Run the fast tests of the lock alone, without Celery
 coverage: $(VENV)/.test ## Print how much of each file tests/unit and tests/contract reach
 	$(FAST_TESTS) --cov=celery_redlock tests/unit tests/contract
 
-check: lint types layers docs coverage ## Everything a change must pass: lint, types, layers, docs, tests
-	$(ALL_TESTS) --ignore tests/unit --ignore tests/contract
+check: lint types layers docs test ## Everything a change must pass: lint, types, layers, docs, tests
 
 lint: $(VENV)/.dev ## Check style and format, and the forms of .github/
 	$(BIN)/ruff check .

@@ -22,8 +22,9 @@ PYTEST := $(BIN)/python -m pytest
 ALL_TESTS := $(PYTEST) -n 6 --dist loadfile --no-loadscope-reorder --durations 10
 # These compute.
 FAST_TESTS := $(PYTEST) -n logical
-# As pyproject.toml leaves out by default what runs for long.
-ORDINARY := not benchmark and not chaos and not compat and not exhaustive and not mutation and not neighbours
+# As pyproject.toml leaves out by default what runs for long. LONG=1 runs those marked `long`, too.
+ORDINARY = not benchmark and not chaos and not compat and not exhaustive and not mutation and not neighbours$(if $(LONG),, and not long)
+LONG :=
 # Each older Celery that is promised, beside the newest: see docs/reference/versions.md.
 OLDER := $(patsubst .ci/%.txt,%,$(wildcard .ci/celery-*.txt))
 
@@ -46,8 +47,8 @@ export REDLOCK_BENCH_SECONDS = $(or $(BENCH_SECONDS),30)
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: $(VENV)/.test ## Run the tests, after setting up everything they need
-	$(ALL_TESTS) $(if $(MARKED),-m "$(MARKED)") $(TESTS)
+test: $(VENV)/.test ## Run the tests, after setting up everything they need; LONG=1: also the long ones
+	$(ALL_TESTS) -m "$(or $(MARKED),$(ORDINARY))" $(TESTS)
 
 unit: $(VENV)/.test ## Run the tests that need no worker, in about a minute
 	$(FAST_TESTS) $(or $(TESTS),tests/unit tests/contract tests/model tests/simulation)
@@ -63,7 +64,8 @@ lock: $(VENV)/.test ## Run the fast tests of the lock alone, without Celery
 coverage: $(VENV)/.test ## Print how much of each file tests/unit and tests/contract reach
 	$(FAST_TESTS) --cov=celery_redlock tests/unit tests/contract
 
-check: lint types layers docs test ## Everything a change must pass: lint, types, layers, docs, tests
+check: LONG := 1
+check: lint types layers docs test ## Everything a change must pass: lint, types, layers, docs, all tests
 
 lint: $(VENV)/.dev ## Check style and format, and the forms of .github/
 	$(BIN)/ruff check .
@@ -96,7 +98,7 @@ docs-next: $(VENV)/.dev .venv-docs-next/bin/zensical ## Build the documentation 
 	@touch $@
 
 # The lock alone does not know Celery.
-versions: $(OLDER:%=test-%) ## Run the tests with each older Celery, in an environment of its own
+versions: $(OLDER:%=test-%) ## Run the tests with each older Celery, in an environment of its own; LONG=1: also the long ones
 
 test-celery-%:
 	@$(MAKE) --no-print-directory test VENV=$(VENV)-celery-$* CONSTRAINTS=.ci/celery-$*.txt \
@@ -134,7 +136,7 @@ performance: ## The same, into docs/explanation/performance.md, its plots and it
 	@$(MAKE) --no-print-directory bench BENCH_INTO=docs/explanation
 
 evidence: $(VENV)/.test ## Run what tries to break the lock, and write its figures into docs/explanation/evidence.md (a day)
-	@for run in $(RUNS); do $(MAKE) --no-print-directory $$run CONTROLS=1 || exit 1; done
+	@for run in $(RUNS); do $(MAKE) --no-print-directory $$run CONTROLS=1 LONG=1 || exit 1; done
 	$(BIN)/python -m tests.evidence.publication build/evidence
 
 bugs: $(VENV)/.test ## Make known bugs of other locks in a copy of the code, and see a test fail for each

@@ -15,6 +15,7 @@ from tests.docs import commands, doctor_page, symptoms
 from tests.support.requirements import unmet
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # each command is a process that loads Celery
 def test_the_page_shows_what_the_commands_print() -> None:
     try:
@@ -28,6 +29,7 @@ def test_the_page_shows_what_the_commands_print() -> None:
             assert commands.masked(commands.run(block, folder)) == commands.masked(block)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_page_of_symptoms_shows_what_the_commands_print() -> None:
     try:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
 from celery_redlock.testing import find_server_binary
 from tests.docs.markdown import Block, blocks
 from tests.support.eventually import eventually
@@ -68,6 +70,7 @@ def terminal(words: list[str], folder: Path, ready: str) -> Iterator[subprocess.
         process.communicate()
 
 
+@pytest.mark.long
 def test_the_tutorial_works_from_its_first_line_to_its_last(tmp_path: Path) -> None:
     try:
         find_server_binary()

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from importlib.metadata import packages_distributions, requires
 
+import pytest
+
 from tests.support.root import ROOT
 
 _COLLECT = """
@@ -34,6 +36,7 @@ def named_by(extra: str) -> set[str]:
     return names
 
 
+@pytest.mark.long
 def test_the_tests_are_collected_without_the_tools_of_developers() -> None:
     tools = named_by("dev") - named_by("test") - {"celery-redlock"}
     assert "mutmut" in tools

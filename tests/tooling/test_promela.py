@@ -24,6 +24,7 @@ def _spin() -> None:
         unmet("Spin and gcc are not on PATH; on Debian: apt-get install spin gcc", "spin")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row", TABLE, ids=str)
 def test_spin_finds_what_the_table_says(row: Row, tmp_path: Path) -> None:
     checked = check(row, tmp_path)

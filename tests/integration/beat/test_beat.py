@@ -135,6 +135,7 @@ def test_of_three_replicas_one_publishes_each_tick(
     assert set(gaps(published(other, *beats))) == {2.0}
 
 
+@pytest.mark.long
 def test_one_off_entries_of_django_celery_beat_run_once(
     project: Project, start: Start, entry: str
 ) -> None:
@@ -154,6 +155,7 @@ def test_one_off_entries_of_django_celery_beat_run_once(
     assert executed(project, "interval") == [at]
 
 
+@pytest.mark.long
 def test_rows_of_django_celery_beat_that_change_have_missed_nothing(
     project: Project, start: Start, entry: str
 ) -> None:
@@ -296,6 +298,7 @@ def test_a_beat_started_without_a_broker_publishes_later(
     assert set(gaps(runs)) == {1.0}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheduler", ["persistent", "database"], indirect=True)
 def test_ticks_that_wait_survive_a_restart_of_their_replica(
     project: Project,
@@ -347,6 +350,7 @@ def test_ticks_of_a_new_entry_survive_a_restart_of_their_replica(
 # --- nodes and clocks -----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_without_a_quorum_ticks_wait_and_are_made_up_for(
     project: Project, start: Start, entry: str, new_nodes: NewNodes
 ) -> None:

@@ -6,6 +6,7 @@ import json
 import time
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 
 from celery_redlock.cli.alone import main
@@ -28,6 +29,7 @@ def missed_on(nodes: Any) -> list[Any]:
     return shown
 
 
+@pytest.mark.long
 def test_each_entry_is_made_up_for_within_its_own_grace(
     project: Project, start: Start, entry: str, scheduler: dict[str, Any]
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from celery_redlock.testing import Server
 from tests.integration.conftest import NewNodes, NewProject
 from tests.support.eventually import eventually
@@ -13,6 +15,7 @@ def has_other_clients(node: Server) -> bool:
         return len(client.client_list()) > 1
 
 
+@pytest.mark.long
 def test_a_beat_without_due_ticks_sees_which_nodes_were_restarted(
     new_project: NewProject, new_nodes: NewNodes
 ) -> None:

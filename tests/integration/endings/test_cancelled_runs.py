@@ -76,6 +76,7 @@ def start_worker_behind(project: Project, proxy: Proxy, pool: str) -> Worker:
     return project.start_worker(env={"CELERY_BROKER_URL": url}, pool=pool, concurrency=2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pool", ["prefork", "gevent", "eventlet"])
 def test_a_run_cancelled_by_a_lost_connection_runs_again(
     on_rabbitmq: Project, proxy: Proxy, pool: str
@@ -147,6 +148,7 @@ SHUTDOWNS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "pool"), [*((how, "prefork") for how in SHUTDOWNS), *(("cold", p) for p in GREEN_POOLS)]
 )
@@ -168,6 +170,7 @@ def test_a_run_cancelled_by_a_shutdown_runs_again(
 # --- somebody revokes it --------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pool", ["prefork", *GREEN_POOLS])
 def test_a_run_that_is_revoked_is_not_run_by_its_copy(
     project: Project, key: str, pool: str

@@ -77,6 +77,7 @@ def test_what_is_granted_after_the_death_is_free_as_well(scene: BehindProxies) -
     assert_it_goes_on(scene, key, result, "early")
 
 
+@pytest.mark.long
 def test_a_process_killed_at_any_moment_leaves_no_lock(scene: BehindProxies) -> None:
     project, chance = scene.project, random.Random(22)
     for _ in range(12):

@@ -112,6 +112,7 @@ def new_scene(new_project: NewProject, nodes: Servers) -> Iterator[NewScene]:
         nodes.reset()
 
 
+@pytest.mark.long
 @CALLS
 def test_a_process_that_the_kernel_kills_leaves_no_lock(
     new_scene: NewScene, task: str, place: str
@@ -149,6 +150,7 @@ def address_space(pid: int, more: int) -> Iterator[None]:
             resource.prlimit(pid, resource.RLIMIT_AS, (soft, hard))
 
 
+@pytest.mark.long
 @CALLS
 @pytest.mark.parametrize("is_for_good", [False, True])
 def test_a_process_without_memory_leaves_no_lock(
@@ -187,6 +189,7 @@ def test_a_process_without_memory_leaves_no_lock(
     assert begun or has_failed or is_lost()
 
 
+@pytest.mark.long
 @PLACES
 def test_a_process_that_gets_memory_again_goes_on(new_scene: NewScene, place: str) -> None:
     scene, key = new_scene(redlock_node_timeout=40.0), uuid.uuid4().hex
@@ -202,6 +205,7 @@ def test_a_process_that_gets_memory_again_goes_on(new_scene: NewScene, place: st
     assert {note.pid for note in project.notes("end", key=key)} == {child}
 
 
+@pytest.mark.long
 @PLACES
 def test_a_process_above_celerys_limit_ends_after_its_task(new_scene: NewScene, place: str) -> None:
     conf = {"worker_max_memory_per_child": 300_000, "hungry_for": 400}

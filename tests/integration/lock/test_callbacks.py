@@ -132,6 +132,7 @@ def test_a_log_handler_that_raises_ends_no_thread(
         log.removeHandler(handler)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
 @pytest.mark.parametrize(
     "use", [Redlock.acquire, lambda redlock, key: redlock.lock(key).__enter__()]

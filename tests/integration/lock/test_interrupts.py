@@ -41,6 +41,7 @@ def assert_free(servers: Servers) -> None:
     eventually(lambda: not locks_on(servers), "no lock is left", within=30)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # thousands of strikes, each with rounds of its own
 def test_an_interrupt_at_any_bytecode_of_a_block_frees_its_lock(
     three: Servers, redlock: Redlock

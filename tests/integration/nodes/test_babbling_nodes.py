@@ -45,6 +45,7 @@ def babbling() -> Iterator[FakeNode]:
         yield node
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", BABBLE)
 def test_a_node_that_babbles_is_one_vote_lost(
     servers: StartServers, new_redlock: NewRedlock, babbling: FakeNode, kind: str

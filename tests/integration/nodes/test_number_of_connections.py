@@ -83,6 +83,7 @@ def test_many_threads_share_a_few_connections(three: Servers, new_redlock: NewRe
     assert max(most) <= 4 + 1, "one more is the keeper's"
 
 
+@pytest.mark.long
 def test_a_thread_gets_no_quorum_if_every_connection_is_in_use(
     three: Servers, new_redlock: NewRedlock
 ) -> None:

@@ -49,6 +49,7 @@ def conflict_lines(worker: Worker, task: str) -> int:
     return len(worker.lines(f"lock conflict .* task={task} .* becomes={task}"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_the_metrics_of_a_scripted_run_equal_its_known_counts(
     new_project: NewProject, new_nodes: NewNodes, pool: str

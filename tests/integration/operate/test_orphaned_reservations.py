@@ -91,6 +91,7 @@ def with_worker(project: Project) -> list[str]:
 # ---- RabbitMQ
 
 
+@pytest.mark.long
 def test_beside_a_waiting_message_nothing_is_released(at_rabbitmq: Project) -> None:
     publish = publishing(at_rabbitmq)
     publish("purged")
@@ -110,6 +111,7 @@ def test_beside_a_waiting_message_nothing_is_released(at_rabbitmq: Project) -> N
     assert sorted(released(at_rabbitmq)) == ["purged", "queued"]
 
 
+@pytest.mark.long
 def test_a_message_in_a_queue_that_is_named_counts(at_rabbitmq: Project) -> None:
     queue = f"{at_rabbitmq.queue}-other"
     publishing(at_rabbitmq)("elsewhere", queue=queue)
@@ -121,10 +123,12 @@ def test_a_message_in_a_queue_that_is_named_counts(at_rabbitmq: Project) -> None
     at_rabbitmq.app.control.purge()
 
 
+@pytest.mark.long
 def test_what_a_worker_has_from_rabbitmq_is_kept(at_rabbitmq: Project) -> None:
     assert with_worker(at_rabbitmq) == ["purged"]
 
 
+@pytest.mark.long
 def test_with_a_worker_that_does_not_answer_nothing_is_released(at_rabbitmq: Project) -> None:
     publish = publishing(at_rabbitmq)
     publish("purged")
@@ -144,6 +148,7 @@ def test_with_a_worker_that_does_not_answer_nothing_is_released(at_rabbitmq: Pro
 # ---- Redis
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", REDIS)
 def test_only_the_purged_reservation_is_released_from_redis(
     new_bank: NewBank, options: str
@@ -161,6 +166,7 @@ def test_only_the_purged_reservation_is_released_from_redis(
     assert not project.is_held("purged")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", ["separator", "all"])
 def test_what_a_worker_has_from_redis_is_kept(new_bank: NewBank, options: str) -> None:
     assert with_worker(new_bank(broker_transport_options=REDIS[options])) == ["purged"]

@@ -93,6 +93,7 @@ def app(broker: Server, five: Servers) -> Iterator[Celery]:
         yield app
 
 
+@pytest.mark.long
 def test_reservations_without_a_message_are_released(
     app: Celery, broker: Server, five: Servers, new_redlock: NewRedlock
 ) -> None:

@@ -31,6 +31,7 @@ def project(broker: RabbitMQ, new_project: NewProject) -> Project:
     return project
 
 
+@pytest.mark.long
 def test_an_alarm_neither_loses_nor_doubles_what_is_retried(
     project: Project, broker: RabbitMQ, key: str
 ) -> None:

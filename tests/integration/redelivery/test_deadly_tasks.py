@@ -31,6 +31,7 @@ def project(request: pytest.FixtureRequest, new_project: NewProject) -> Iterator
         worker.stop()
 
 
+@pytest.mark.long
 def test_a_task_that_kills_its_process_is_redelivered_so_often(project: Project, key: str) -> None:
     [worker] = project.workers
     result = project.tasks.deadly.delay(key)

@@ -24,6 +24,7 @@ def broker() -> Iterator[RabbitMQ]:
         yield broker
 
 
+@pytest.mark.long
 def test_a_delayed_message_is_forwarded_again_to_a_queue_that_was_down(broker: RabbitMQ) -> None:
     """With RabbitMQ's own three minutes in place of the tests' setting, this fails."""
     queue = Queue(QUEUE, Exchange(QUEUE, type="topic"), routing_key=QUEUE)

@@ -43,6 +43,7 @@ def hold_until(project: Project, key: str, is_true: Any) -> None:
             client.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by_other", [True, False], ids=["another", "its predecessor"])
 def test_a_poison_message_that_finds_its_lock_held_ends_too(
     project: Project, key: str, by_other: bool

@@ -104,6 +104,7 @@ def with_copies(late: Project) -> dict[str, tuple[str, Watch]]:
     return seen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_copy_leaves_no_trace_whatever_the_policy(
     project: Project, with_copies: dict[str, tuple[str, Watch]], name: str

@@ -40,6 +40,7 @@ def connect_each_process(project: Project, key: str) -> None:
         assert result.get(timeout=GET_WITHIN) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "fault", ["refused", "hanging", "cut before it arrives", "cut after it arrived"]
 )

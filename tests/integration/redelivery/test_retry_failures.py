@@ -95,6 +95,7 @@ def test_a_retry_that_is_cut_runs_once(
     assert [retries.tries(one) for one in retries.results.values()] == [[0, 1, 2]] * 6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", ["refused", "hanging"])
 def test_a_retry_that_the_broker_does_not_take_is_not_lost(
     project: Project, proxy: Proxy, key: str, fault: str

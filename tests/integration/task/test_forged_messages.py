@@ -69,6 +69,7 @@ def until_idle(project: Project, running: int) -> None:
     eventually(is_idle)
 
 
+@pytest.mark.long
 def test_no_header_switches_a_lock_off(project: Project, key: str) -> None:
     task = project.tasks.tasks[Lifetime.WHILE_EXECUTING, OnConflict.SKIP]
     holder, _ = held(project, task, key)
@@ -82,6 +83,7 @@ def test_no_header_switches_a_lock_off(project: Project, key: str) -> None:
     assert holder.get(timeout=PATIENCE) == holder.id
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lifetime", [Lifetime.WHILE_EXECUTING, Lifetime.UNTIL_EXECUTED])
 def test_a_running_lock_is_neither_freed_nor_taken(
     project: Project, key: str, lifetime: Lifetime

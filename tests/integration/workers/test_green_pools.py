@@ -25,12 +25,14 @@ def worker(project: Project, request: pytest.FixtureRequest) -> Iterator[Worker]
     worker.kill_all()
 
 
+@pytest.mark.long
 def test_what_a_body_waits_for_is_not_cut_short(project: Project, worker: Worker, key: str) -> None:
     for _ in range(3):
         naps = [project.tasks.napping.delay(f"{key}-{number}", 0.3) for number in range(5)]
         assert all(nap.get(timeout=PATIENCE) >= 0.29 for nap in naps)
 
 
+@pytest.mark.long
 def test_leases_are_renewed_after_a_time_without_any(
     project: Project, worker: Worker, key: str
 ) -> None:
@@ -45,6 +47,7 @@ def test_leases_are_renewed_after_a_time_without_any(
         time.sleep(5 * project.tasks.IDLE_S)
 
 
+@pytest.mark.long
 def test_the_keeper_never_waits_for_a_lock_of_the_greenlets(
     project: Project, worker: Worker, key: str
 ) -> None:

@@ -101,6 +101,7 @@ def is_growing(seen: list[Inventory], name: str) -> bool:
     return all(later > earlier for earlier, later in pairwise(counts(seen, name)))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_worker_does_not_grow(project: Project, worker: Worker, key: str) -> None:
     seen: list[Inventory] = []

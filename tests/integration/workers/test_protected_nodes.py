@@ -125,6 +125,7 @@ def project_of(protected: Protected, new_project: NewProject, module: str) -> Pr
     return new_project(module, nodes=protected.servers, redlock_nodes=protected.urls)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])
 def test_tasks_are_locked_kept_woken_and_released(
     protected: Protected, new_project: NewProject, pool: str
@@ -195,6 +196,7 @@ def test_each_tick_of_beat_is_published_once(protected: Protected, new_project: 
     protected.add("ticks", "beat", len(ticks))
 
 
+@pytest.mark.long
 def test_each_command_does_its_work(protected: Protected, new_project: NewProject) -> None:
     project = project_of(protected, new_project, "locked")
     give(protected.servers, f"{RIGHTS} {RIGHTS_OF_COMMANDS}")

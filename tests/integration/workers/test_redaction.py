@@ -38,6 +38,7 @@ def celery(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_has_server")
 def test_no_command_shows_a_password_of_a_node(tmp_path: Path) -> None:
     with Server() as broker:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from celery.result import AsyncResult
 
 from tests.integration.conftest import NewNodes, NewProject
 from tests.support.eventually import PATIENCE
 
 
+@pytest.mark.long
 def test_a_pool_process_that_was_idle_has_a_quorum_at_once(
     new_project: NewProject, new_nodes: NewNodes
 ) -> None:

@@ -287,6 +287,7 @@ def lose_the_quorum(project: Project) -> None:
     project.nodes[1].kill()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)  # many processes, one after the other
 def test_no_secret_is_shown_anywhere(
     project: Project, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest

@@ -41,6 +41,7 @@ def by_remote_control(project: Project, worker: Worker) -> None:
 SHUTDOWNS = [(pool, by_a_signal) for pool in POOLS] + [("prefork", by_remote_control)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("worker", "shut_down"), SHUTDOWNS, indirect=["worker"])
 @pytest.mark.parametrize("name", ["waiting", "waiting_long"])
 def test_a_run_that_waits_for_its_lock_goes_back_to_the_queue(
@@ -53,6 +54,7 @@ def test_a_run_that_waits_for_its_lock_goes_back_to_the_queue(
     check_that_it_goes_back(project, worker, key, name, lambda: shut_down(project, worker))
 
 
+@pytest.mark.long
 def test_a_soft_shutdown_ends_a_wait_before_its_timeout(new_project: NewProject) -> None:
     """Its timeout is for what runs; after it, what is acknowledged early would be lost."""
     project = new_project("redelivered", worker_soft_shutdown_timeout=8.0)

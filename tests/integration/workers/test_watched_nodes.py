@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.integration.conftest import NewNodes, NewProject
 from tests.support.eventually import PATIENCE
 
 
+@pytest.mark.long
 def test_an_idle_worker_tells_of_nodes_that_go_and_come(
     new_project: NewProject, new_nodes: NewNodes
 ) -> None:
@@ -29,6 +32,7 @@ def test_an_idle_worker_tells_of_nodes_that_go_and_come(
     assert len(project.notes("node_down")) == 2
 
 
+@pytest.mark.long
 def test_guarded_and_full_nodes_are_one_line_a_worker(
     new_project: NewProject, new_nodes: NewNodes
 ) -> None:
@@ -59,6 +63,7 @@ def test_guarded_and_full_nodes_are_one_line_a_worker(
     assert len(worker.lines(is_guarded)) == before + 1
 
 
+@pytest.mark.long
 def test_a_node_that_turns_replica_costs_no_task(
     new_project: NewProject, new_nodes: NewNodes
 ) -> None:

@@ -1,4 +1,4 @@
-"""What hiredis is given to pack: bytes, for with anything else a signal can crash the process."""
+"""Packing: what hiredis would send. It gets only bytes: else a signal can crash the process."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import sys
 
 import hiredis
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from celery_redlock.redlock.protocol.scripts import ALL, Argument, evalsha, reserving
+from celery_redlock.redlock.protocol.scripts import ALL, GRANT, Argument, evalsha
 from celery_redlock.redlock.transport import connection
 from celery_redlock.redlock.transport.connection import pack
 from tests.support.root import ROOT
@@ -23,7 +25,7 @@ class Struck(Exception): pass
 def strike(*_): raise Struck
 
 signal.signal(signal.SIGALRM, strike)
-command = evalsha(GRANT, ("lock", "floor"), "owner", 30_000, 1_795_000_000_000_000, 1_000_000, 1)
+command = evalsha(GRANT, ("lock", "floor"), "é", 30_000, 1_795_000_000_000_000, 1_000_000, 1)
 for _ in range(4000):
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.0002)
@@ -46,19 +48,38 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return parts
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *[evalsha(script, ("lock", "floor"), "owner", 30_000, 7, b"raw") for script in ALL],
-        *[script.loading for script in ALL],
-        *reserving("lock", "owner", 30_000),
-        ("TIME",),
-    ],
+class Loud(str):
+    """Text that is sent as its `str`, not as what it is."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return self.upper()
+
+
+ARGUMENTS = st.one_of(
+    st.text(st.characters(codec="ascii")),
+    st.text(st.characters(codec="utf-8")),
+    st.integers(),
+    st.binary(),
+    st.integers(505, 515).map("x".__mul__),
 )
-def test_only_bytes_reach_the_packer(packed: list[object], command: tuple[Argument, ...]) -> None:
+
+
+@example(())
+@example(("TIME",))
+@example(evalsha(GRANT, ("lock", "floor"), "owner", 30_000, 1_795_000_000_000_000, 1_000_000, 1))
+@example(ALL[0].loading)
+@given(st.lists(ARGUMENTS).map(tuple))
+def test_a_command_is_packed_as_by_hiredis(command: tuple[Argument, ...]) -> None:
     assert pack(command) == hiredis.pack_command(command)  # type: ignore[arg-type]
-    assert packed
-    assert {type(part) for part in packed} == {bytes}
+
+
+@pytest.mark.parametrize("argument", [b"raw", "é", Loud("text"), True])
+def test_only_bytes_reach_hiredis(packed: list[object], argument: Argument) -> None:
+    sent = argument if isinstance(argument, bytes) else str(argument).encode()
+    assert pack(("SET", argument, 12)) == hiredis.pack_command((b"SET", sent, b"12"))  # type: ignore[arg-type]
+    assert packed == [b"SET", sent, b"12"]
 
 
 def test_text_is_packed_as_utf_8() -> None:

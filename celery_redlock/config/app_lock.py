@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from celery import Celery
@@ -70,7 +71,10 @@ def new_redlock(settings: Settings) -> TaskLock:
 
 def is_enabled(app: Celery) -> bool:
     """Return whether tasks are locked at all, by the present configuration."""
-    return app.conf.get("redlock_enabled") is not False
+    conf: Any = app.conf
+    # Each task asks. Without a namespace Celery looks there first, too, and takes long for it.
+    found = None if conf.prefix else conf.changes.get("redlock_enabled")
+    return (conf.get("redlock_enabled") if found is None else found) is not False
 
 
 def log_weak_locking(app: Celery) -> None:

@@ -72,6 +72,25 @@ def test_once_there_is_a_lock_the_switch_is_found_at_once_and_still_works(
     assert is_enabled(bare) is not enabled
 
 
+@pytest.mark.parametrize("namespace", [None, "CELERY"])
+@pytest.mark.parametrize("name", ["redlock_enabled", "CELERY_REDLOCK_ENABLED"])
+@pytest.mark.parametrize("layer", ["changes", "defaults"])
+@pytest.mark.parametrize("value", [False, True, None])
+@pytest.mark.parametrize("beside", [{}, {"redlock_enabled": True}])
+def test_the_switch_is_what_celery_finds(
+    namespace: str | None, name: str, layer: str, value: object, beside: dict[str, bool]
+) -> None:
+    with celery_to_itself(), Celery("one", namespace=namespace, set_as_current=False) as one:
+        one.conf.update(beside)
+        one.conf.get("redlock_nodes")  # Celery loads the configuration now
+        if layer == "changes":
+            one.conf.update({name: value})
+        else:
+            one.conf.add_defaults({name: value})
+        found_by_celery = one.conf.get("redlock_enabled")
+        assert is_enabled(one) is (found_by_celery is not False)
+
+
 _URLS = st.one_of(
     st.builds("redis://{}".format, st.text("/:@[]?=&#%.019 aé\0\ud800", max_size=20)),
     st.builds(

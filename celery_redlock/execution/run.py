@@ -271,8 +271,9 @@ class Run:
         return max(float(self.message.task.time_limit or DAY_S), float(hard or 0.0))
 
     def _send(self, signal: Signal) -> None:
-        task, request = self.message.task, self.message.request
-        signal.send(sender=task, task_id=request.id, lease=self.lease)
+        if signal.receivers:
+            task, request = self.message.task, self.message.request
+            signal.send(sender=task, task_id=request.id, lease=self.lease)
 
     def _on_lost(self, _lease: Lease) -> None:
         """Interrupt the body; runs on the keeper's thread, or in a greenlet if the body does."""

@@ -104,8 +104,6 @@ class Acquisition(Access):
         ends_at = (asked_at := self._clock.now()) + wait
         is_given_owner = bool(attempt.owner)
         rounds, backoff, is_split = 0, Backoff(), False
-        looks_first = attempt.looks_first or bool(wait and attempt.supersedes)
-        attempt = attempt._replace(looks_first=looks_first)
         lock_key, _ = lock_keys(self._prefix, attempt.key)
         waiter = Waiter(self._waiters, lock_key, on_wait) if wait else None
         try:

@@ -96,7 +96,8 @@ class Redlock(Parts):
         check_label(label)
         if on_lost and not renew:
             raise ConfigurationError("on_lost is called by the renewal; add renew=True")
-        lease = self._acquisition.win(self._attempt(key, ttl, wait), label, wait or 0.0)
+        attempt = Attempt(key, "", self._ttl_ms(key, ttl, wait))
+        lease = self._acquisition.win(attempt, label, wait or 0.0)
         lease.backing.lock = self
         if renew:
             lease.hold_until = lease.acquired_at + max_hold
@@ -104,17 +105,17 @@ class Redlock(Parts):
         self._settle(lease)
         return lease
 
-    def _attempt(self, key: str, ttl: float, wait: float | None) -> Attempt:
-        """Return the first attempt of a valid request.
+    def _ttl_ms(self, key: str, ttl: float, wait: float | None) -> int:
+        """Return the ttl of a valid request, in ms.
 
         Raises:
             ConfigurationError: An argument is not valid.
         """
         check_key(key)
-        attempt = Attempt(key, "", lease_ttl_ms(key, ttl, self.max_ttl))
+        ttl_ms = lease_ttl_ms(key, ttl, self.max_ttl)
         if wait is not None:
             check_seconds("wait", wait, endless=True)
-        return attempt
+        return ttl_ms
 
     def _settle(self, lease: Lease) -> None:
         try:
@@ -160,7 +161,7 @@ class Redlock(Parts):
         """
         check_seconds("max_hold", max_hold, endless=True)
         check_label(label)
-        attempt = self._attempt(key, ttl, wait)
+        attempt = Attempt(key, "", self._ttl_ms(key, ttl, wait))
         acquire = partial(self._acquisition.win, attempt, label, wait or 0.0)
         again = methodcaller(
             "lock", key, ttl, wait=wait, max_hold=max_hold, label=label, on_lost=on_lost

@@ -58,11 +58,14 @@ class TaskLock(Redlock):
             LockHeld, QuorumUnavailable, ConfigurationError: As in `acquire`.
             AlreadyDone: There is a done mark for `unless_done`.
         """
-        attempt = self._attempt(key, ttl, wait)._replace(
+        attempt = Attempt(
+            key=key,
+            owner="",
+            ttl_ms=self._ttl_ms(key, ttl, wait),
             supersedes=supersedes or "",
             unless_done=unless_done or "",
             publication=publication,
-            looks_first=is_successor,
+            looks_first=is_successor or bool(wait and supersedes),
         )
         lease = self._acquisition.win(attempt, label, wait or 0.0, on_attempt, on_wait)
         self._settle(lease)

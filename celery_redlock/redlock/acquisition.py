@@ -35,7 +35,7 @@ from celery_redlock.redlock.protocol.scripts import (
     as_ack,
     as_grant,
     as_held,
-    as_release,
+    as_released,
     as_reserved,
     done_key,
     evalsha,
@@ -323,7 +323,7 @@ class Acquisition(Access):
         def is_decided(acks: Sequence[AckReply | None]) -> bool:
             return all(acks[index] is not None for index in holding)
 
-        channel.ask(commands, _as_released, is_decided, among)
+        channel.ask(commands, as_released, is_decided, among)
 
     def _clear(
         self, channel: Channel, attempt: Attempt, grants: Sequence[GrantReply | None]
@@ -344,7 +344,7 @@ class Acquisition(Access):
             is_old = remaining_ms < attempt.ttl_ms - _UNDER_WAY_MS
             if is_reservation(holder) and (is_old or not attempt.is_reservation):
                 commands = releasing(keys, holder, 0, self._floor_ttl_ms)
-                channel.ask(commands, _as_released, lambda _: True, [index])
+                channel.ask(commands, as_released, lambda _: True, [index])
 
     def _lease(self, attempt: Attempt, token: int, started: float) -> Lease:
         return Lease(
@@ -401,7 +401,3 @@ class Acquisition(Access):
 
 def _is_decided(grants: Sequence[GrantReply | None]) -> bool:
     return grant_verdict(grants) is not Verdict.PENDING
-
-
-def _as_released(raws: list[object]) -> AckReply:
-    return as_release(raws[-1])

@@ -24,12 +24,12 @@ from celery_redlock.redlock.protocol.replies import Acknowledged, AckReply
 from celery_redlock.redlock.protocol.scripts import (
     Argument,
     as_release,
+    as_released,
     done_key,
     lock_keys,
     releasing,
 )
 from celery_redlock.redlock.transport.channel import Channel, Command
-from celery_redlock.redlock.transport.in_flight import Replies
 from celery_redlock.redlock.transport.repeating import ask_repeatably, replies_to
 
 from .access import Access
@@ -63,41 +63,29 @@ class ReleaseRound(Access):
         timeout = max(patience, self._node_timeout)
         with self._pool.channel(patience=timeout, needs_votes=False) as channel:
             needed = max(self._quorum, len(channel.everyone()))
-            all_acks = self._ask(channel, requests, lambda replies: None not in replies, timeout)
-        return [acknowledged(acks) >= needed for acks in all_acks]
+            now = self._clock.now()
+            made = [self._commands(request, now) for request in requests]
+            ends = list(itertools.accumulate(map(len, made)))
+            replies = ask_repeatably(
+                channel,
+                list(itertools.chain.from_iterable(made)),
+                lambda raws: [as_release(raws[end - 1]) for end in ends],
+                lambda replies: None not in replies,
+                channel.everyone,
+                timeout,
+            )
+        return [acknowledged(replies_to(at, replies)) >= needed for at in range(len(requests))]
 
     def _ask_one(self, channel: Channel, request: ReleaseRequest) -> Sequence[AckReply | None]:
         """Ask every node for one release, until a majority has confirmed it or can't any more."""
-        return self._ask(channel, [request], _is_decided)[0]
-
-    def _ask(
-        self,
-        channel: Channel,
-        requests: Sequence[ReleaseRequest],
-        is_decided: Callable[[Replies[list[AckReply]]], bool],
-        timeout: float | None = None,
-    ) -> list[Sequence[AckReply | None]]:
-        """Ask every node for releases; return the replies to each."""
-        now = self._clock.now()
-        made = [self._commands(request, now) for request in requests]
-        ends = list(itertools.accumulate(map(len, made)))
-
-        def parse(raws: list[object]) -> list[AckReply]:
-            return [as_release(raws[end - 1]) for end in ends]
-
-        def parse_again(raws: list[object]) -> list[AckReply]:
-            # It may have been made before, its reply being lost.
-            return [
-                ack._replace(was_ours=True) if isinstance(ack, Acknowledged) else ack
-                for ack in parse(raws)
-            ]
-
-        commands = list(itertools.chain.from_iterable(made))
-        replies = ask_repeatably(
-            channel, commands, parse, is_decided, channel.everyone, timeout,
-            parse_again=parse_again,
-        )  # fmt: skip
-        return [replies_to(number, replies) for number in range(len(requests))]
+        return ask_repeatably(
+            channel,
+            self._commands(request, self._clock.now()),
+            as_released,
+            _is_decided,
+            channel.everyone,
+            parse_again=_as_released_again,
+        )
 
     def _commands(self, request: ReleaseRequest, now: float) -> list[Command]:
         keys: tuple[str, ...] = lock_keys(self._prefix, request.key)
@@ -252,5 +240,11 @@ def _gone(acks: Sequence[AckReply | None]) -> int:
     return sum(isinstance(ack, Acknowledged) and not ack.was_ours for ack in acks)
 
 
-def _is_decided(replies: Replies[list[AckReply]]) -> bool:
-    return confirm_verdict(replies_to(0, replies), 0) is not Verdict.PENDING
+def _is_decided(acks: Sequence[AckReply | None]) -> bool:
+    return confirm_verdict(acks, 0) is not Verdict.PENDING
+
+
+def _as_released_again(raws: list[object]) -> AckReply:
+    # It may have been made before, its reply being lost.
+    ack = as_released(raws)
+    return ack._replace(was_ours=True) if isinstance(ack, Acknowledged) else ack

@@ -203,6 +203,11 @@ def releasing(keys: tuple[str, ...], owner: str, *argv: Argument) -> list[tuple[
     return [RELEASE.loading, release] if is_reservation(owner) else [release]
 
 
+def as_released(raws: list[object]) -> AckReply:
+    """Parse the raw replies to `releasing`."""
+    return as_release(raws[-1])
+
+
 def as_extend(raw: object) -> ExtendReply:
     """Parse a raw reply to EXTEND."""
     match raw:

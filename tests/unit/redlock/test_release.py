@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -19,7 +19,9 @@ from celery_redlock.redlock.events import Event, Released
 from celery_redlock.redlock.keeper_thread import LOOK_S
 from celery_redlock.redlock.lease import Lease
 from celery_redlock.redlock.protocol.quorum import drift_ms
+from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.task_lock import TaskLock
+from celery_redlock.redlock.transport.connection import ErrorReply
 from celery_redlock.redlock.unsettled import ReleaseRequest, due_after
 from tests.support.fakes.simulated_network import Network, SimulatedChannel
 
@@ -211,6 +213,30 @@ def test_a_run_s_lock_that_is_handed_over_is_not_lost(five: Network, redlock: Ta
     five.expire()
     redlock.release(lease)
     assert not lease.backing.is_lost
+
+
+@pytest.mark.parametrize("confirming", [2, 3])
+def test_a_release_whose_first_replies_are_lost_is_made_again_and_no_loss(
+    five: Network, redlock: TaskLock, lease: Lease, monkeypatch: pytest.MonkeyPatch, confirming: int
+) -> None:
+    ask = SimulatedChannel.ask
+
+    def lose_replies(self: SimulatedChannel, *args: Any) -> list[Any]:
+        # Made all the same: the second request finds no lock key.
+        return [Failed("the server closed the connection") for _ in ask(self, *args)]
+
+    def renew(_: SimulatedChannel) -> bool:
+        monkeypatch.setattr(SimulatedChannel, "ask", ask)
+        for node in five.nodes[confirming:]:
+            monkeypatch.setattr(node, "execute", lambda _: ErrorReply("MISCONF disk is full"))
+        return True
+
+    monkeypatch.setattr(SimulatedChannel, "ask", lose_replies)
+    monkeypatch.setattr(SimulatedChannel, "renew", renew)
+    with nullcontext() if confirming > 2 else pytest.raises(QuorumUnavailable):
+        redlock.release(lease)
+    assert five.asked("RELEASE") == [*range(5), *range(5)]
+    assert not lease.lost
 
 
 @pytest.mark.parametrize(("down", "left"), [([], 0), ([0, 1], 0), ([0, 1, 2], 1)])

@@ -1,0 +1,27 @@
+"""The instructions that a task without a lock, and one with it, takes in its own processes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from celery_redlock.testing import Servers
+
+from .counted import VARIANTS
+from .instructions import count
+from .page import Page
+
+pytestmark = pytest.mark.benchmark
+
+
+def test_instructions_of_a_task_that_does_nothing(
+    five: Servers, tmp_path: Path, page: Page
+) -> None:
+    title = "Instructions of a task that does nothing, per task"
+    missing = None if shutil.which("valgrind") else "instructions are counted only with valgrind"
+    if missing:
+        page.add("instructions", title, [{"name": name, "missing": missing} for name in VARIANTS])
+        pytest.skip(missing)
+    page.add("instructions", title, count(five.urls, tmp_path))

@@ -7,7 +7,7 @@ IP address, and `localhost` is another server on each host.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -75,7 +75,7 @@ class Placement:
         return " ".join((self.key_prefix, *sorted(map(str, self.nodes))))
 
     @classmethod
-    def of(cls, key_prefix: str, nodes: list[tuple[str, int, list[str]]]) -> Self:
+    def of(cls, key_prefix: str, nodes: Iterable[tuple[str, int, Sequence[str]]]) -> Self:
         """Return the placement of a lock.
 
         Args:

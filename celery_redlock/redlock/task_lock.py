@@ -21,6 +21,8 @@ from .waiting import OnWait
 class TaskLock(Redlock):
     """A `Redlock` with what the messages and runs of tasks need besides. Not for users."""
 
+    _placed: tuple[list[tuple[str, ...]], Placement] | None = None
+
     # ---- acquire and reserve
 
     def acquire_for_task(
@@ -217,8 +219,13 @@ class TaskLock(Redlock):
     @property
     def placement(self) -> Placement:
         """Placement of its locks, with the servers that were seen at the nodes so far."""
-        nodes = [(node.name, node.database, node.run_ids) for node in self.nodes]
-        return Placement.of(self.key_prefix, nodes)
+        seen = [node.run_ids for node in self.nodes]
+        placed = self._placed
+        # Made anew only when a server is seen for the first time: each reserved message carries it.
+        if placed is None or placed[0] != seen:
+            nodes = [(node.name, node.database, node.run_ids) for node in self.nodes]
+            placed = self._placed = seen, Placement.of(self.key_prefix, nodes)
+        return placed[1]
 
     def clock_offsets(self) -> dict[str, float]:
         """Return, by node, how far this process's wall clock is ahead of it, in seconds.

@@ -78,7 +78,7 @@ class Node:
         self.observe = observe
         self.name = address_of(url)
         self.run_id: str | None = None
-        self.run_ids: list[str] = []
+        self.run_ids: tuple[str, ...] = ()
         self.history = ""
         self.error: str | None = None
         self.misconfigured: ConfigurationError | None = None
@@ -224,7 +224,7 @@ class Node:
                     peer.misconfigured = error
                 raise error
         if server.run_id not in self.run_ids:
-            self.run_ids = [*self.run_ids, server.run_id][-_MOST_RUN_IDS:]
+            self.run_ids = (*self.run_ids, server.run_id)[-_MOST_RUN_IDS:]
         return votes_from
 
 

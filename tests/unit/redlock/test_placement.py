@@ -125,6 +125,16 @@ def test_what_is_no_placement_is_not_read(text: object) -> None:
     assert Placement.read(text) is None
 
 
+def test_a_lock_places_itself_by_every_server_that_it_has_seen() -> None:
+    redlock = TaskLock(["redis://a", "redis://b", "redis://c"])
+    assert str(redlock.placement) == "redlock a:6379/0= b:6379/0= c:6379/0="
+    redlock.nodes[1].run_ids = (B,)
+    assert str(redlock.placement) == "redlock a:6379/0= b:6379/0=bbbbbbbb c:6379/0="
+    redlock.nodes[1].run_ids = (B, D)
+    assert redlock.placement.nodes[1].servers == ("bbbbbbbb", "dddddddd")
+    assert redlock.placement is redlock.placement
+
+
 def test_the_placement_of_a_lock_has_no_password() -> None:
     redlock = TaskLock(
         ["redis://user:secret@a/3", "unix://user:secret@/run/b?db=4", "valkeys://:secret@C:1"],

@@ -68,7 +68,7 @@ def test_a_fork_finds_and_ends_as_a_new_interpreter_does(
 
 def test_forks_are_killed_and_reaped_like_children(server: ForkServer, tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
-        process = server.fork([*TELLING, "interrupt"], dict(os.environ), log, log)
+        process = server.fork([*TELLING, "wait"], dict(os.environ), log, log)
     assert process.poll() is None
     assert os.getpgid(process.pid) == process.pid
     with pytest.raises(subprocess.TimeoutExpired):
@@ -86,7 +86,7 @@ def test_forks_are_killed_and_reaped_like_children(server: ForkServer, tmp_path:
 def test_any_number_of_threads_may_wait_for_one_fork(server: ForkServer, tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
         for _ in range(10):
-            process = server.fork([*TELLING, "interrupt"], dict(os.environ), log, log)
+            process = server.fork([*TELLING, "wait"], dict(os.environ), log, log)
             with ThreadPoolExecutor(8) as threads:
                 waiting = [threads.submit(process.wait, PATIENCE) for _ in range(8)]
                 os.kill(process.pid, signal.SIGKILL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery.signals import after_task_publish, before_task_publish
+from celery.signals import after_task_publish, before_task_publish, celeryd_init
 
 from celery_redlock import SingletonTask, singleton_task
 from celery_redlock.config.options import Lifetime
@@ -13,7 +13,11 @@ from tests.support.processes.inside import Inside
 
 inside = Inside(__name__)
 app = inside.app
-broker.ANSWER_WITHIN_S = 2.0  # a test waits for it several times
+
+
+@celeryd_init.connect
+def on_worker_init(**_: Any) -> None:
+    broker.ANSWER_WITHIN_S = 2.0  # a test waits for it several times
 
 
 @before_task_publish.connect

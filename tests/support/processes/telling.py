@@ -1,6 +1,6 @@
 """A program that tells what it finds when it starts, and ends in the way that it is told to.
 
-python -m tests.support.processes.telling return|exit|say|raise|interrupt|thread
+python -m tests.support.processes.telling return|exit|say|raise|interrupt|thread|wait
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ def main(way: str) -> None:
         raise LookupError("lost")
     if way == "interrupt":
         os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+    if way == "wait":
         time.sleep(60)
     if way == "thread":
         threading.Thread(target=_say_later).start()

@@ -128,7 +128,9 @@ class Pool:
 
     def is_called(self) -> bool:
         """Tell whether a process has called the keeper since its last step."""
-        return bool(select.select([self.keeper._reading], [], [], 0.0)[0])
+        called = select.poll()  # for any descriptor
+        called.register(self.keeper._reading, select.POLLIN)
+        return bool(called.poll(0))
 
     def close(self) -> None:
         for member in self.members:

@@ -345,7 +345,9 @@ def test_a_write_that_a_later_round_ended_is_not_waited_for(stage: Stage) -> Non
     while connection_to(stage, 0).is_blocked:
         stage.peers[0].end.recv(1 << 20)
         ask(1)
-    while select.select([stage.peers[0].end], [], [], 0.0)[0]:
+    unread = select.poll()  # for any descriptor
+    unread.register(stage.peers[0].end, select.POLLIN)
+    while unread.poll(0):
         stage.peers[0].end.recv(1 << 20)
     # Else whoever reads until there is nothing more would read for ever.
     assert list(stage.channel._connections.poller.wait(0.0)) == []

@@ -127,7 +127,7 @@ class Claims:
         False also if no quorum answers.
         """
         try:
-            held = self.redlock.look(tick.key)
+            held = self.redlock.read_holder(tick.key)
         except QuorumUnavailable:
             return False
         return held is not None and not held.contended and held.remaining > CLAIM_S

@@ -107,7 +107,7 @@ def _yield_to_pending_slot(message: Message) -> None:
         LockHeld: Another message holds the pending slot.
         QuorumUnavailable: Fewer nodes than a quorum could answer.
     """
-    waiting = message.redlock.look(pending_slot_key(message.key))
+    waiting = message.redlock.read_holder(pending_slot_key(message.key))
     if waiting and not waiting.contended:
         raise waiting
 
@@ -126,7 +126,7 @@ def _end_reservation(message: Message) -> None:
     try:
         was_held = message.redlock.release_owner(reservation.key, reservation.owner)
         is_free = was_held and reservation.key == message.key
-        if not is_free and _is_held_for(message, message.redlock.look(message.key)):
+        if not is_free and _is_held_for(message, message.redlock.read_holder(message.key)):
             # It runs under an older lifetime. If it retries, it is about to hand its lock over to
             # this very reservation, which nobody would release after that. Or the headers name
             # another reservation than the message's own.

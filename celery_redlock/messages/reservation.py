@@ -154,7 +154,7 @@ def release_left_slot(redlock: TaskLock, slot: str, delivery: Delivery) -> None:
     Raises:
         QuorumUnavailable: Fewer nodes than a quorum could answer, or confirm.
     """
-    held = redlock.look(slot)
+    held = redlock.read_holder(slot)
     if held and delivery.has_owner(held.owner):
         redlock.release_owner(held.key, str(held.owner))
 
@@ -184,7 +184,7 @@ def release_all(redlock: TaskLock, key: str) -> bool:
     was_held = False
     for reserved in (key, pending_slot_key(key)):
         for _ in redlock.nodes:  # there are at most as many owners as nodes
-            held = redlock.look(reserved)
+            held = redlock.read_holder(reserved)
             if held is None or not (is_reservation(held.owner) or is_period(held.owner)):
                 break
             was_held |= redlock.release_owner(reserved, str(held.owner))

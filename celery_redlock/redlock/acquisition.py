@@ -86,7 +86,7 @@ class Acquisition(Access):
     _waiters: Waiters
     _highest_seen: int = 0
 
-    def win(
+    def acquire(
         self,
         attempt: Attempt,
         label: str | None,
@@ -178,7 +178,7 @@ class Acquisition(Access):
             outcome = self._conclude(channel, attempt, rounds, grants, started)
         except BaseException:
             # A time limit's signal strikes anywhere: a grant must not be left behind.
-            self._keeper.finish(attempt.owner)
+            self._keeper.release_now(attempt.owner)
             # The release follows its grant on the same connection; the keeper uses another one, and
             # releases it again. An error of this one would only hide the interrupt.
             with suppress(Exception):

@@ -81,7 +81,7 @@ class Probed(NamedTuple):
 class Inspection(Access):
     """Questions to the nodes that change no lock."""
 
-    def look(self, key: str) -> LockHeld | None:
+    def read_holder(self, key: str) -> LockHeld | None:
         """Return the error that an attempt on `key` would get; None: it is free.
 
         Raises:

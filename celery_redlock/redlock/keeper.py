@@ -178,7 +178,7 @@ class Keeper:
         """Drop the release of `owner`; return False if it is being made already."""
         return self._releases.settle(owner)
 
-    def finish(self, owner: str) -> None:
+    def release_now(self, owner: str) -> None:
         """Make the release of `owner` now: its caller was interrupted."""
         self._releases.hurry(owner)
         self._thread.wake()

@@ -22,7 +22,7 @@ LOOK_S = 1.0
 """Longest sleep: waking the thread for each release would cost a system call."""
 _AFTER_ERROR_S = 0.5
 _START_WITHIN_S = 1.0
-_HERE = "here"
+_RUNNING = "running"
 
 
 class KeeperThread:
@@ -84,12 +84,12 @@ class KeeperThread:
         before or during its sleep, which lasts as long after that.
         """
         is_in_time = self._used_at <= self._wakes_at <= due_at
-        if not is_in_time and (wakeup := self._threads.get(_HERE)):
+        if not is_in_time and (wakeup := self._threads.get(_RUNNING)):
             wakeup.wake()
 
     def stop(self) -> None:
         """End the thread."""
-        wakeup = self._threads.pop(_HERE, None)
+        wakeup = self._threads.pop(_RUNNING, None)
         self._starting_until, self._used_at = 0.0, -math.inf
         if wakeup:
             wakeup.wake()
@@ -97,14 +97,14 @@ class KeeperThread:
     def _run(self, wakeup: Wakeup) -> None:
         # Closed with its last reference: another thread may be about to wake this one.
         threads = self._threads
-        if threads.setdefault(_HERE, wakeup) is not wakeup:
+        if threads.setdefault(_RUNNING, wakeup) is not wakeup:
             return  # another one was faster
         try:
             while self._goes_on_after_error(wakeup, threads):
                 native.original("time", "sleep")(_AFTER_ERROR_S)
         finally:
-            if threads.get(_HERE) is wakeup:
-                del threads[_HERE]
+            if threads.get(_RUNNING) is wakeup:
+                del threads[_RUNNING]
 
     def _goes_on_after_error(self, wakeup: Wakeup, threads: dict[str, Wakeup]) -> bool:
         try:
@@ -127,12 +127,12 @@ class KeeperThread:
             self._wakes_at = wakes_at
             self._wakes_at = min(wakes_at, self._next_due_at())
             wakeup.wait(min(self._wakes_at - self._clock.now(), LOOK_S))
-            if threads.get(_HERE) is not wakeup:
+            if threads.get(_RUNNING) is not wakeup:
                 return
             if self._is_idle() and not native.is_green():
-                del threads[_HERE]
+                del threads[_RUNNING]
                 # A caller that came meanwhile may have seen this thread as running.
-                if self._is_idle() or threads.setdefault(_HERE, wakeup) is not wakeup:
+                if self._is_idle() or threads.setdefault(_RUNNING, wakeup) is not wakeup:
                     return
 
     def _is_idle(self) -> bool:

@@ -97,7 +97,7 @@ class Redlock(Parts):
         if on_lost and not renew:
             raise ConfigurationError("on_lost is called by the renewal; add renew=True")
         attempt = Attempt(key, "", self._ttl_ms(key, ttl, wait))
-        lease = self._acquisition.win(attempt, label, wait or 0.0)
+        lease = self._acquisition.acquire(attempt, label, wait or 0.0)
         lease.backing.lock = self
         if renew:
             lease.hold_until = lease.acquired_at + max_hold
@@ -162,7 +162,7 @@ class Redlock(Parts):
         check_seconds("max_hold", max_hold, endless=True)
         check_label(label)
         attempt = Attempt(key, "", self._ttl_ms(key, ttl, wait))
-        acquire = partial(self._acquisition.win, attempt, label, wait or 0.0)
+        acquire = partial(self._acquisition.acquire, attempt, label, wait or 0.0)
         again = methodcaller(
             "lock", key, ttl, wait=wait, max_hold=max_hold, label=label, on_lost=on_lost
         )
@@ -214,7 +214,7 @@ class Redlock(Parts):
             ConfigurationError: `key` is not valid.
         """
         check_key(key)
-        held = self._inspection.look(key)
+        held = self._inspection.read_holder(key)
         if held is None:
             return None
         return Holder(held.task_id, held.hostname, held.remaining, held.held_since, held.contended)
@@ -234,7 +234,7 @@ class Redlock(Parts):
             ConfigurationError: `key` is not valid.
         """
         check_key(key)
-        held = self._inspection.look(key)
+        held = self._inspection.read_holder(key)
         return (
             held is not None
             and held.owner is not None

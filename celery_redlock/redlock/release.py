@@ -228,7 +228,7 @@ class Release(ReleaseRound):
             ) as channel:
                 acks = self._ask_one(channel, request)
         except BaseException:
-            self._keeper.finish(request.owner)
+            self._keeper.release_now(request.owner)
             raise
         if acknowledged(acks) >= self._quorum:
             self._keeper.settle(request.owner)

@@ -69,7 +69,7 @@ class TaskLock(Redlock):
             publication=publication,
             looks_first=is_successor or bool(wait and supersedes),
         )
-        lease = self._acquisition.win(attempt, label, wait or 0.0, on_attempt, on_wait)
+        lease = self._acquisition.acquire(attempt, label, wait or 0.0, on_attempt, on_wait)
         self._settle(lease)
         return lease
 
@@ -113,7 +113,7 @@ class TaskLock(Redlock):
             key, owner or "", ttl_ms, supersedes or "", highest_floor=highest_floor,
             is_reservation=True, is_period=is_period, publication=publication,
         )  # fmt: skip
-        lease = self._acquisition.win(attempt, label, on_attempt=on_attempt)
+        lease = self._acquisition.acquire(attempt, label, on_attempt=on_attempt)
         self._settle(lease)
         return lease
 
@@ -156,7 +156,7 @@ class TaskLock(Redlock):
         check_key(key)
         self._release.mark_done(key, label)
 
-    def look(self, key: str) -> LockHeld | None:
+    def read_holder(self, key: str) -> LockHeld | None:
         """Return the holder of `key`, as the error that an attempt would get; None: it is free.
 
         `contended` is True if the holder has no majority of the nodes.
@@ -164,7 +164,7 @@ class TaskLock(Redlock):
         Raises:
             QuorumUnavailable: Fewer nodes than a quorum could answer.
         """
-        return self._inspection.look(key)
+        return self._inspection.read_holder(key)
 
     def release_owner(self, key: str, owner: str) -> bool:
         """Release `key` if `owner` holds it; the lock of another owner is not touched.

@@ -31,7 +31,7 @@ _MOST_RELEASES = 16
 _MOST_YIELDED = 1000
 _AFTER_ERROR_S = 1.0
 _STARTS_WITHIN_S = 1.0
-_HERE = "here"
+_RUNNING = "running"
 
 
 class QueuedWaiter:
@@ -153,7 +153,7 @@ class Waiters:
 
     def close(self) -> None:
         """End the listener."""
-        if subscriptions := self._listeners.pop(_HERE, None):
+        if subscriptions := self._listeners.pop(_RUNNING, None):
             subscriptions.wake()
 
     # ---- called by other threads
@@ -175,7 +175,7 @@ class Waiters:
     def change(self, change: Callable[[], None]) -> None:
         """Have the listener make a change."""
         self._changes.append(change)
-        if subscriptions := self._listeners.get(_HERE):
+        if subscriptions := self._listeners.get(_RUNNING):
             subscriptions.wake()
 
     def note_release(self, channel: str, listeners: int) -> None:
@@ -223,7 +223,7 @@ class Waiters:
 
     def _hear_while_needed(self) -> None:
         subscriptions, listeners = self._subscribe(), self._listeners
-        if listeners.setdefault(_HERE, subscriptions) is not subscriptions:
+        if listeners.setdefault(_RUNNING, subscriptions) is not subscriptions:
             return  # another one was faster
         # A new dict: waiters that have joined the earlier one join again.
         queues: dict[str, Queue] = {}
@@ -231,21 +231,21 @@ class Waiters:
         # Changes may have been made before anybody could wake this listener.
         subscriptions.wake()
         try:
-            while listeners.get(_HERE) is subscriptions:
+            while listeners.get(_RUNNING) is subscriptions:
                 self._listen(subscriptions, queues)
                 if not queues and not self._is_needed(listeners, subscriptions):
                     return
         finally:
-            if listeners.get(_HERE) is subscriptions:
-                del listeners[_HERE]
+            if listeners.get(_RUNNING) is subscriptions:
+                del listeners[_RUNNING]
             if self.queues is queues:
                 self.queues = {}
             subscriptions.close()
 
     def _is_needed(self, listeners: dict[str, Subscriptions], mine: Subscriptions) -> bool:
         """Sign off; return whether a waiter came before that, which still relies on this thread."""
-        listeners.pop(_HERE, None)
-        return bool(self._changes) and listeners.setdefault(_HERE, mine) is mine
+        listeners.pop(_RUNNING, None)
+        return bool(self._changes) and listeners.setdefault(_RUNNING, mine) is mine
 
     def _listen(self, subscriptions: Subscriptions, queues: dict[str, Queue]) -> None:
         """Hear what there is to hear, and wake those whose turn it is."""

@@ -153,7 +153,7 @@ class Locks:
         return found
 
     def _held(self, task: SingletonTask, args: Any, kwargs: Any) -> LockHeld | None:
-        return redlock_of(self._app).look(_key_of(task, args, kwargs))
+        return redlock_of(self._app).read_holder(_key_of(task, args, kwargs))
 
     def _note_run(self, sender: SingletonTask, lease: Lease, **_: object) -> None:
         self._runs.append((sender.name, lease.key))

@@ -107,7 +107,7 @@ class MemoryServer(MemoryNode):
             listener.shutdown()
             listener.server_close()
         for connection in list(self._connections):
-            connection.hang_up()
+            connection.close()
         self._may_run.set()
 
     def restart(self) -> None:
@@ -155,13 +155,13 @@ class MemoryServer(MemoryNode):
                 return self._subscribe(connection, name.decode().lower(), channels)
             return encoded(self.execute(tuple(command)))
 
-    def greet(self, connection: _Connection) -> None:
+    def on_connect(self, connection: _Connection) -> None:
         """Take note of a new connection."""
         self._connections.add(connection)
         if self._listener is None:
-            connection.hang_up()
+            connection.close()
 
-    def part_with(self, connection: _Connection) -> None:
+    def on_disconnect(self, connection: _Connection) -> None:
         """Forget a connection that has ended."""
         self._connections.discard(connection)
         with self._executing:
@@ -176,7 +176,7 @@ class MemoryServer(MemoryNode):
         """Send a message to those who hear of `channel`."""
         message = encoded([b"message", channel.encode(), payload.encode()])
         for connection in self._subscribers.get(channel, ()):
-            connection.say(message)
+            connection.send(message)
 
     def _do_info(self, _section: str) -> bytes:
         uptime = max(0, int(self._now()) - int(self._started_at))
@@ -221,7 +221,7 @@ class _Connection(socketserver.BaseRequestHandler):
         self._writing = threading.Lock()
         self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._node = cast("_Listener", self.server).node
-        self._node.greet(self)
+        self._node.on_connect(self)
 
     def handle(self) -> None:
         reader = hiredis.Reader()
@@ -229,17 +229,17 @@ class _Connection(socketserver.BaseRequestHandler):
             while data := self.request.recv(_RECEIVE_BYTES):
                 reader.feed(data)
                 for command in iter(reader.gets, _NOTHING):
-                    self.say(self._node.reply_to(self, command))
+                    self.send(self._node.reply_to(self, command))
 
     def finish(self) -> None:
-        self._node.part_with(self)
+        self._node.on_disconnect(self)
 
-    def say(self, said: bytes) -> None:
+    def send(self, said: bytes) -> None:
         """Send a reply or a message."""
         with suppress(OSError), self._writing:
             self.request.sendall(said)
 
-    def hang_up(self) -> None:
+    def close(self) -> None:
         """End the connection."""
         with suppress(OSError):
             self.request.shutdown(socket.SHUT_RDWR)

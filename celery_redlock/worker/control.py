@@ -32,7 +32,7 @@ def redlock_release(state: Any, key: str, task_id: str, **_: Any) -> dict[str, s
 
     redlock = redlock_of(state.app)
     try:
-        held = redlock.look(key)
+        held = redlock.read_holder(key)
         owner = held.owner if held else None
         is_its = owner is not None and task_of(owner) == label_of(task_id)
         if not is_its or not redlock.drop_owner(
@@ -69,7 +69,7 @@ def _held_by_active_tasks(app: Any) -> Iterator[dict[str, Any]]:
         about = {"task": request.name, "task_id": request.id}
         try:
             key = _key_of(app.tasks[request.name], request)
-            held = redlock_of(app).look(key) if key is not None else None
+            held = redlock_of(app).read_holder(key) if key is not None else None
         except Exception as error:  # noqa: BLE001  # a user's `lock_key`, or no quorum
             yield {**about, "error": str(error)}
             continue

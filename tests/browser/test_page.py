@@ -62,7 +62,7 @@ def test_with_the_token_a_lock_is_released(
     eventually(lambda: "Consequence:" in text(chromium))
     click(chromium, "Release it")
     eventually(lambda: "bank.sync:42 is released." in text(chromium))
-    assert redlock.look("bank.sync:42") is None
+    assert redlock.read_holder("bank.sync:42") is None
 
 
 def test_it_fits_a_phone_and_follows_the_dark_scheme(

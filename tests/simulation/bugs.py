@@ -167,18 +167,18 @@ def _extension_by_a_minority(patch: pytest.MonkeyPatch) -> None:
 def _same_owner_again(patch: pytest.MonkeyPatch) -> None:
     """Each attempt of one call has the same owner."""
     owners: dict[str | None, str] = {}
-    win, make = Acquisition.win, fresh_owner
+    acquire, make = Acquisition.acquire, fresh_owner
 
     def first(self: Acquisition, attempt: Any, label: str | None, *args: Any) -> Lease:
         owners.pop(label, None)
-        return win(self, attempt, label, *args)
+        return acquire(self, attempt, label, *args)
 
     def again(label: str | None = None, **options: Any) -> str:
         if label not in owners:
             owners[label] = make(label, **options)
         return owners[label]
 
-    patch.setattr(Acquisition, "win", first)
+    patch.setattr(Acquisition, "acquire", first)
     patch.setattr(acquisition, "new_owner", again)
 
 

@@ -229,7 +229,7 @@ class Server(SimulatedNode):
         run_id = f"{self.name}-{self.generation}"
         return f"# Server\r\nrun_id:{run_id}\r\nuptime_in_seconds:{uptime}\r\n".encode()
 
-    # ---- wake-ups
+    # ---- wakeups
 
     def _do_subscribe(self, *channels: str) -> Several:
         for channel in channels:

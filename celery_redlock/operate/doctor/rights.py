@@ -87,7 +87,7 @@ def _wakeups(connection: DirectConnection, channel: str, *, has_pushes: bool) ->
         commands += [("SUBSCRIBE", channel), ("UNSUBSCRIBE", channel)]
     denied, _ = _errors(connection, commands)
     if denied:
-        yield traps.NARROW.at(connection.name, f"wake-ups of waiting callers: {denied[0]}")
+        yield traps.NARROW.at(connection.name, f"wakeups of waiting callers: {denied[0]}")
 
 
 def _errors(

@@ -167,7 +167,7 @@ MEMORY = Trap(
 NARROW = Trap(
     "RL116", "the user's rights on a node are too narrow",
     "A command that the lock needs is refused: the node does not vote, or leaves locks behind. "
-    "Reported as a warning, only wake-ups are refused: waiting callers learn of a release later.",
+    "Reported as a warning, only wakeups are refused: waiting callers learn of a release later.",
     "Grant the rights of docs/how-to/run-the-nodes.md, with your redlock_key_prefix.",
 )  # fmt: skip
 WIDE = Trap(

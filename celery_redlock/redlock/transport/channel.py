@@ -275,7 +275,7 @@ class Channel:
         self._look(now)
         if is_idle:
             self._connections.note_idle()
-        self._mend(now)
+        self._reconnect(now)
 
     def _look(self, now: float) -> None:
         """Drop the connections that are broken, as far as that can be seen."""
@@ -287,7 +287,7 @@ class Channel:
                 break
         self._connections.drop_stale(now)
 
-    def _mend(self, now: float, least: float = 0.0, *, for_all: bool = False) -> None:
+    def _reconnect(self, now: float, least: float = 0.0, *, for_all: bool = False) -> None:
         if None in self._connections.by_node:
             longest = self._connections.patience
             if self._patience is not None:
@@ -313,7 +313,7 @@ class Channel:
         now, changes = self._clock.now(), self._changes
         self._look(now)
         self._connections.drop_silent()
-        self._mend(now, least=self._node_timeout, for_all=True)
+        self._reconnect(now, least=self._node_timeout, for_all=True)
         if self._changes == changes:
             return False
         self._hear_from_a_quorum()
@@ -328,7 +328,7 @@ class Channel:
         deadline = now + self._node_timeout
         while now < deadline and self._settled() < self.quorum <= len(self.everyone()):
             now = self._read(deadline - now, None)
-            self._mend(now, least=self._node_timeout, for_all=True)
+            self._reconnect(now, least=self._node_timeout, for_all=True)
 
     def _settled(self) -> int:
         """Return the number of nodes that are connected and owe nothing."""

@@ -89,7 +89,7 @@ class Subscriptions:
     def follow(self, channels: AbstractSet[str]) -> None:
         """Subscribe to exactly these channels, on each node that can be reached."""
         now = self._clock.now()
-        self._mend(now)
+        self._reconnect(now)
         for index, connection in enumerate(self._connections.by_node):
             listening = self._listening[index]
             if connection is None:
@@ -147,7 +147,7 @@ class Subscriptions:
         """Close every connection."""
         self._connections.close()
 
-    def _mend(self, now: float) -> None:
+    def _reconnect(self, now: float) -> None:
         self._connections.adopt()
         if any(
             connection is None and self._nodes[index].retry_at <= now
@@ -206,4 +206,4 @@ class Subscriptions:
 
 
 def _log_refusal(name: str, error: object) -> None:
-    logger.info("wake-ups refused, polling node=%s error=%.200s", name, error)
+    logger.info("wakeups refused, polling node=%s error=%.200s", name, error)

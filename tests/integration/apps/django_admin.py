@@ -134,18 +134,18 @@ def check() -> None:
     assert viewer.post(ADMIN + "release/", form).status_code == 403
     forged = {name: form[name] for name in ("key", "expect")}
     assert operator.post(ADMIN + "release/", forged).status_code == 403
-    assert redlock.look(KEY)
+    assert redlock.read_holder(KEY)
 
     redlock.release(lease)
     redlock.acquire(KEY, 60, label="task-2")
     told = operator.post(ADMIN + "release/", form, follow=True).content.decode()
     assert "is not released: it has another holder" in told
-    assert redlock.look(KEY)
+    assert redlock.read_holder(KEY)
 
     form = form_in(operator.get(ADMIN + "release/", one))
     told = operator.post(ADMIN + "release/", form, follow=True).content.decode()
     assert "is released." in told
-    assert redlock.look(KEY) is None
+    assert redlock.read_holder(KEY) is None
     assert viewer.post(ADMIN).status_code in (403, 405)
 
     admin.site.get_model_admin(Lock)._snapshots = None

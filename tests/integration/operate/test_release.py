@@ -27,7 +27,7 @@ def test_a_released_lock_is_lost_by_its_holder_and_never_revived(
         shown = run(five.urls, "release", "k", "--yes", "--expect", identity)
         assert shown.output.endswith("\nReleased.\n")
         assert shown.exit_code == 0
-        assert redlock.look("k") is None
+        assert redlock.read_holder("k") is None
         assert redlock.acquire("k", 1).token > lease.token
         eventually(lambda: lease.lost)
     assert run(five.urls, "release", "k", "--yes").exit_code in (0, 1)
@@ -41,7 +41,7 @@ def test_a_reservation_is_released(
     redlock.reserve(key, 60, label="task-1")
     shown = run(five.urls, "release", key, "--yes", "--json")
     assert shown.json["released"] is True
-    assert redlock.look(key) is None
+    assert redlock.read_holder(key) is None
 
 
 def test_a_done_mark_is_deleted_and_nothing_else(
@@ -57,7 +57,7 @@ def test_a_done_mark_is_deleted_and_nothing_else(
     assert run(five.urls, "release", "k", "--done", "task-1/0/abc", "--yes").exit_code == 0
     marks = run(five.urls, "show", "k", "--json").json["done"]
     assert [mark["label"] for mark in marks] == ["task-2/0/abc"]
-    assert redlock.look("k")
+    assert redlock.read_holder("k")
 
 
 # ---- orphaned reservations
@@ -113,18 +113,18 @@ def test_reservations_without_a_message_are_released(
         dry = run_with(app, "release", "--orphaned", "--grace", "0.1")
         assert "bank.report:purged: reserved by" in dry.output
         assert "1 reservation without a message." in dry.output
-        assert redlock.look("bank.report:purged")
+        assert redlock.read_holder("bank.report:purged")
 
         shown = run_with(app, "release", "--orphaned", "--grace", "0.1", "--yes", "--json")
         assert [(lock["key"], lock["released"]) for lock in shown.json] == [
             ("bank.report:purged", True)
         ]
-    assert redlock.look("bank.report:purged") is None
+    assert redlock.read_holder("bank.report:purged") is None
     for key in (
         "bank.report:queued", "bank.report:elsewhere", "bank.report:delivered",
         "bank.ring:purged", "other.task:1",
     ):  # fmt: skip
-        assert redlock.look(key), key
+        assert redlock.read_holder(key), key
 
 
 def test_orphans_can_t_be_told_with_another_broker(five: Servers, run: Run) -> None:

@@ -262,7 +262,7 @@ def _retry_is_a_duplicate(patch: pytest.MonkeyPatch) -> None:
 
     def send_as_new(self: publication.Publication, send: Any) -> Any:
         key = publication.reserved_key(self.lock.lifetime, self.key)
-        held = self.redlock.look(key) if key else None
+        held = self.redlock.read_holder(key) if key else None
         return self._duplicate(held) if held else send_again(self, send)
 
     patch.setattr(publication.Publication, "_send_again", send_as_new)

@@ -103,7 +103,7 @@ class FakeRedlock:
         if owner == lease.owner and ends > self.clock.now():
             self.nodes.held[lease.key] = owner, self.clock.now() + keep
 
-    def look(self, key: str) -> LockHeld | None:
+    def read_holder(self, key: str) -> LockHeld | None:
         self._ask(key, "look at")
         now = self.clock.now()
         owner, ends = self.nodes.held.get(key, ("", 0.0))

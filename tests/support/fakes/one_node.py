@@ -134,7 +134,7 @@ class OneNode(TaskLock):
     def why_dropped(self, lease: Lease) -> str | None:
         return self.dropped.get(lease.owner)
 
-    def look(self, key: str) -> LockHeld | None:
+    def read_holder(self, key: str) -> LockHeld | None:
         self._ask(key, "look at")
         holder = self.owner_of(key)
         return self._held(key, holder) if holder else None

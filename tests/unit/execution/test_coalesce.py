@@ -55,7 +55,7 @@ def test_a_message_that_yields_to_a_pending_run_comes_back_soon(
     """The message that held the pending slot has released it meanwhile."""
     del node.held["t"]
     seen = LockHeld("t%next", "waiting@host", 60.0, owner=WAITING)
-    monkeypatch.setattr(node, "look", lambda key: seen)
+    monkeypatch.setattr(node, "read_holder", lambda key: seen)
     ended = deliver(task)
     assert ended.info.retval.when == pytest.approx(0.25, rel=0.11)
 

@@ -227,7 +227,7 @@ def test_a_slot_that_the_headers_do_not_name_is_released(
 def test_a_slot_that_the_headers_name_costs_no_look(enter_with: Enter, node: OneNode) -> None:
     node.held["t%next"] = OWN, 1e9
     looked: list[str] = []
-    node.look = looked.append  # type: ignore[method-assign,assignment]
+    node.read_holder = looked.append  # type: ignore[method-assign,assignment]
     options = {"lock_lifetime": "until_and_while_executing"}
     assert enter_with(options, {PLACEMENT_HEADER: "1 x", HEADER: ["t%next", OWN]})
     assert looked == []

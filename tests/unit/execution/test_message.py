@@ -151,7 +151,7 @@ def test_a_slot_that_was_released_is_not_looked_for(new_task: NewTask, node: One
     task = new_task(lock_lifetime="until_and_while_executing")
     message = message_of(task, headers={**RESERVED, **SLOT.header})
     looked: list[str] = []
-    node.look = looked.append  # type: ignore[method-assign,assignment]
+    node.read_holder = looked.append  # type: ignore[method-assign,assignment]
     message.release_reservation()
     assert looked == []
     assert node.held == {}

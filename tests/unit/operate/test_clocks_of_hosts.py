@@ -152,7 +152,7 @@ def test_an_age_is_never_negative(
         assert 0.0 <= age <= 2.1 + wrong_by
         assert lock.as_json(now_of(three, operator))["age"] == pytest.approx(age, abs=0.001)
         assert 27 < lock.remaining <= 28
-    held = here.look("k")
+    held = here.read_holder("k")
     assert held
     # A reservation's floor is that of an earlier lease, and it tells no client when it began.
     assert (held.age is None) is (kind != "lease")

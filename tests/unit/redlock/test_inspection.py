@@ -19,14 +19,14 @@ OTHER, RIVAL = f"{'0' * 32}:task-1@host", f"{'1' * 32}~:task-2@host"
 
 
 def test_nobody_is_seen_where_nobody_is(five: Network) -> None:
-    assert five.redlock().look("k") is None
+    assert five.redlock().read_holder("k") is None
     assert five.holders() == [None] * 5
 
 
 def test_the_holder_of_a_majority_is_seen(five: Network) -> None:
     for node in five.nodes[:3]:
         node.take(OTHER, ttl=7)
-    seen = five.redlock().look("k")
+    seen = five.redlock().read_holder("k")
     assert seen is not None
     assert (seen.key, seen.holder, seen.owner) == ("k", "task-1@host", OTHER)
     assert 6 < seen.remaining <= 7
@@ -37,7 +37,7 @@ def test_what_is_left_over_on_a_minority_is_seen_as_that(five: Network) -> None:
     five.nodes[0].take(OTHER)
     five.nodes[1].take(RIVAL)
     five.nodes[4].take(RIVAL)
-    seen = five.redlock().look("k")
+    seen = five.redlock().read_holder("k")
     assert seen is not None
     assert seen.contended
     assert seen.owner in {OTHER, RIVAL}
@@ -47,7 +47,7 @@ def test_less_than_a_quorum_can_not_tell(five: Network) -> None:
     for node in five.nodes[:3]:
         node.hang()
     with pytest.raises(QuorumUnavailable, match=r"^cannot look at 'k'"):
-        five.redlock().look("k")
+        five.redlock().read_holder("k")
 
 
 # ---- whoever holds it

@@ -260,7 +260,7 @@ def test_an_attempt_that_was_undone_is_answered_for_no_more(
 
 def test_a_caller_that_stood_still_has_not_got_the_lock(network: Network) -> None:
     redlock = network.redlock()
-    lease = redlock._acquisition.win(Attempt("k", "", 30_000), None, 0.0)
+    lease = redlock._acquisition.acquire(Attempt("k", "", 30_000), None, 0.0)
     a_while_later(network, redlock)
     assert network.holders() == [None] * 3, "the keeper has taken it for gone"
     with pytest.raises(QuorumUnavailable, match="stood still"):

@@ -482,7 +482,7 @@ def test_a_settled_release_costs_no_tick(stage: Stage) -> None:
 def test_a_release_that_is_finished_now_is_made_at_once(stage: Stage) -> None:
     made = stage.released()
     stage.keeper.register_cleanup(ReleaseRequest("k", "owner", due=1005.0, ends_at=1060.0))
-    stage.keeper.finish("owner")
+    stage.keeper.release_now("owner")
     stage.keeper.tick()
     assert made == [(1000.0, "owner")]
     assert not stage.keeper.settle("owner"), "its caller is not responsible any more"
@@ -740,9 +740,9 @@ def test_after_a_fork_the_parent_s_releases_are_the_parent_s(stage: Stage) -> No
     [
         lambda keeper, lease: keeper.hurry(lease),
         lambda keeper, lease: keeper.take_over(lease),
-        lambda keeper, lease: keeper.finish(lease.owner),
+        lambda keeper, lease: keeper.release_now(lease.owner),
     ],
-    ids=["hurry", "take_over", "finish"],
+    ids=["hurry", "take_over", "release_now"],
 )
 def test_the_thread_is_woken_for_what_is_due_now(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, urge: Callable[[Keeper, Lease], object]

@@ -428,7 +428,7 @@ def test_without_a_descriptor_no_thread_is_started(
 def test_stop_wakes_the_thread(stage: Stage) -> None:
     woken: list[bool] = []
     wakeup = cast(Wakeup, SimpleNamespace(wake=lambda: woken.append(True)))
-    stage.keeper._thread._threads["here"] = wakeup
+    stage.keeper._thread._threads["running"] = wakeup
     stage.keeper.stop()
     assert woken == [True]
 

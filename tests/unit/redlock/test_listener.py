@@ -117,14 +117,14 @@ def test_one_listener_is_started_until_it_should_have_begun(stage: Stage) -> Non
     stage.clock.move(1.0)
     Waiter(stage.waiters, "k").wait(0.0)
     assert len(stage.started) == 2
-    stage.waiters._listeners["here"] = cast(Any, stage.heard)
+    stage.waiters._listeners["running"] = cast(Any, stage.heard)
     stage.clock.move(60.0)
     Waiter(stage.waiters, "k").wait(0.0)
     assert len(stage.started) == 2
 
 
 def test_a_change_wakes_the_listener(stage: Stage) -> None:
-    stage.waiters._listeners["here"] = cast(Any, stage.heard)
+    stage.waiters._listeners["running"] = cast(Any, stage.heard)
     Waiter(stage.waiters, "k").wait(0.0)
     assert stage.heard.woken == 1
 
@@ -169,7 +169,7 @@ def test_a_listener_that_can_not_begin_is_told_of_and_replaced(
 
 def test_a_child_forgets_its_parent_s_waiters(stage: Stage) -> None:
     waiter = stage.waiter()
-    stage.waiters._listeners["here"] = cast(Any, stage.heard)
+    stage.waiters._listeners["running"] = cast(Any, stage.heard)
     stage.waiters.forget()
     assert stage.heard.disowned == 1
     assert waiter.place == 0

@@ -110,7 +110,7 @@ def test_a_done_mark_is_asked_for_only_if_one_would_end_the_attempt(
 ) -> None:
     look, look_before = Wire(), Wire()
     with pytest.raises(QuorumUnavailable):
-        Inspection(*access_over(look)).look("key")
+        Inspection(*access_over(look)).read_holder("key")
     attempt = Attempt("key", "me", 1000, unless_done=label, looks_first=True)
     channel: Any = look_before
     acquisition_over(channel)._look(channel, attempt)

@@ -163,10 +163,10 @@ def test_a_lock_is_released_after_a_confirmation(redlock: TaskLock, operator: Fl
     redlock.acquire("bank.sync:1", 30, label="task-1")
     assert "Release …" in operator.get("/lock?key=bank.sync:1").text
     assert "its task may be running" in operator.get("/release?key=bank.sync:1").text
-    assert redlock.look("bank.sync:1")
+    assert redlock.read_holder("bank.sync:1")
     response = operator.post("/release", data=form_of(operator, "bank.sync:1"), headers=ORIGIN)
     assert "bank.sync:1 is released." in response.text
-    assert redlock.look("bank.sync:1") is None
+    assert redlock.read_holder("bank.sync:1") is None
 
 
 def test_a_lock_of_another_holder_by_now_is_kept(redlock: TaskLock, operator: FlaskClient) -> None:
@@ -177,7 +177,7 @@ def test_a_lock_of_another_holder_by_now_is_kept(redlock: TaskLock, operator: Fl
     response = operator.post("/release", data=form, headers=ORIGIN)
     assert response.status_code == 409
     assert "another holder" in response.text
-    assert redlock.look("k")
+    assert redlock.read_holder("k")
 
 
 def test_without_an_expected_holder_nothing_is_released(
@@ -187,7 +187,7 @@ def test_without_an_expected_holder_nothing_is_released(
     form = form_of(operator, "k")
     del form["expect"]
     assert operator.post("/release", data=form, headers=ORIGIN).status_code == 409
-    assert redlock.look("k")
+    assert redlock.read_holder("k")
 
 
 def test_a_done_mark_is_deleted(redlock: TaskLock, operator: FlaskClient) -> None:

@@ -154,14 +154,14 @@ def test_a_holder_that_changes_meanwhile_is_not_released(
     redlock = app_lock._redlocks[app] = network.redlock()
     first = redlock.acquire("k", ttl=30.0, label="task-1")
     leases = []
-    look = redlock.look
+    read = redlock.read_holder
 
-    def look_then_change(key: str) -> LockHeld | None:
-        held = look(key)
+    def read_then_change(key: str) -> LockHeld | None:
+        held = read(key)
         redlock.release(first)
         leases.append(redlock.acquire("k", ttl=30.0, label="task-1"))
         return held
 
-    monkeypatch.setattr(redlock, "look", look_then_change)
+    monkeypatch.setattr(redlock, "read_holder", read_then_change)
     assert release(app, "k", "task-1") == {"ok": "k not held by task-1"}
     leases[0].extend()

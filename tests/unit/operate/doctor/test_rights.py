@@ -52,7 +52,7 @@ def test_a_command_that_is_not_permitted_in_a_script_is_an_error(
 def test_wake_ups_that_are_not_permitted_are_a_warning(three: Operated, command: str) -> None:
     said = f"NOPERM this user has no permissions to run the '{command.lower()}' command"
     three[0].refused[command] = said
-    assert found(three) == [("RL116", "warning", A, f"wake-ups of waiting callers: {said}")]
+    assert found(three) == [("RL116", "warning", A, f"wakeups of waiting callers: {said}")]
 
 
 def test_a_write_that_is_refused_for_another_reason_is_an_error(three: Operated) -> None:

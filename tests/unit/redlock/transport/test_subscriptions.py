@@ -274,7 +274,7 @@ def test_a_refusing_node_is_asked_again_after_a_minute(
     one.follow("a")
     one.hear_until(lambda: caplog.messages)
     [line] = caplog.messages
-    assert re.fullmatch(r"wake-ups refused, polling node=127\S+ error=NOPERM .*", line)
+    assert re.fullmatch(r"wakeups refused, polling node=127\S+ error=NOPERM .*", line)
     one.servers[0].answers["SUBSCRIBE"] = confirm
     one.clock.move(REFUSED - 1)
     one.follow("a", "b")

@@ -118,15 +118,17 @@ class Rows(Stage):
         names = sorted(names)
         return self.random.choice(names) if names else None
 
-    def _looks(self) -> list[float]:
-        """Return when replicas looked last; if one is at it, it is now."""
+    def _last(self, what: str) -> list[float]:
+        """Return when replicas looked last, or ticked; if one is at it, it is now."""
         up = [one for one in self.replicas if one.is_up]
-        if any(one.is_right and not one.is_stopped for one in up):
+        # One that has only just been started has not made up for all that it missed.
+        soon = self.clock.now() + 0.001
+        if any(one.is_right and not one.is_stopped and one.due_at > soon for one in up):
             return [self.now()]
-        return [one.looked_at for one in up]
+        return [getattr(one, what) for one in up]
 
     def _began(self, name: str, every: int) -> None:
-        began = Between(min(self._looks()), self.now())
+        began = Between(min(self._last("looked_at")), self.now())
         self._in_force[name] = self.begin(name, began, every=every)
 
     def _ended(self, name: str) -> int:
@@ -134,6 +136,6 @@ class Rows(Stage):
         if name in self._paused:
             return self._paused.pop(name)
         span = self._in_force.pop(name)
-        self.end_span(span, max(self._looks()), self.now())
+        self.end_span(span, max(self._last("ticked_at")), self.now())
         assert span.every
         return int(span.every)

@@ -347,6 +347,8 @@ class Stage:
         for number, replica in enumerate(self.replicas):
             if not replica.is_up:
                 self.start(number)
+        # It may have died late, and its tick waits until its claim ends.
+        self.pass_time(CLAIM_IS_OVER_S)
 
     # ---- outages
 

@@ -7,6 +7,8 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
+from celery.beat import Scheduler
+
 from .slot_schedule import aware, beginning_of, is_clocked
 from .slots import Moment, slots_between
 
@@ -17,28 +19,76 @@ class InForce:
     """The entries in force at a replica's last look at the schedule.
 
     Attributes:
-        looked_at: When that was; None before the first look.
+        looked_at: When that was; None before the first look by a clock known to be right.
+
+    Args:
+        skew: By how much a clock that is right may differ from the nodes', seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, skew: float) -> None:
         self.looked_at: Moment | None = None
+        self._differs = 2 * dt.timedelta(seconds=skew)
         self._schedules: dict[str, object] | None = None
+        self._changed: set[str] = set()
+
+    def was_ahead(self, now: Moment) -> bool:
+        """Return whether the clock was ahead at the last look, by more than clocks may differ.
+
+        Less than that costs no more than that time.
+        """
+        return self.looked_at is not None and now < self.looked_at - self._differs
+
+    def begin(
+        self, entries: Mapping[str, Any], seen: dict[str, Moment], now: Moment
+    ) -> dict[str, Moment]:
+        """Begin the entries that are not in force as they are now since the last look.
+
+        And those that were seen, or ran last, by a clock that was ahead: all at the last look.
+        None is begun while `looked_at` is not known.
+
+        Args:
+            entries: The entries by name.
+            seen: The moment up to which slots were seen, by name; corrected here.
+            now: The present time.
+
+        Returns:
+            Until when entries were seen by a clock that was ahead.
+        """
+        changed = self.changed(entries)
+        if self.looked_at is None:
+            return {}
+        # No clock that was right can have shown a later moment.
+        latest = now + self._differs
+        for entry in changed:
+            seen.pop(entry.name, None)
+            begin_at(entry, self.looked_at, latest)
+        for name in seen.keys() - entries.keys():
+            del seen[name]
+        ahead = ahead_of(latest, entries, seen)
+        for name in ahead:
+            seen[name] = self.looked_at
+            begin_at(entries[name], self.looked_at, latest)
+        return ahead
 
     def changed(self, entries: Mapping[str, Any]) -> list[Any]:
         """Record `entries` as those in force; return those that were not, as they are now.
 
         An entry that was absent (disabled, perhaps) or had another schedule is returned. At the
-        first look none is: how long they have been in force is not known.
+        first look none is: how long they have been in force is not known. Those of the looks
+        before `looked_at` is known are returned at the first one after.
         """
         before = self._schedules
         self._schedules = {
             name: (entry.schedule, beginning_of(entry)) for name, entry in entries.items()
         }
-        if before is None:
+        if before is not None:
+            self._changed |= {
+                name for name, its in self._schedules.items() if before.get(name) != its
+            }
+        if self.looked_at is None:
             return []
-        return [
-            entry for name, entry in entries.items() if before.get(name) != self._schedules[name]
-        ]
+        changed, self._changed = self._changed, set()
+        return [entry for name, entry in entries.items() if name in changed]
 
 
 class Listed:
@@ -73,16 +123,35 @@ class Listed:
         return left is not None and aware(entry.schedule.now()) + left < looked_at
 
 
-def begin_at(entry: Any, moment: Moment) -> None:
+class SharesRows(Scheduler):
+    """Mixin for a scheduler class: its rows, as django-celery-beat's, are other replicas' too."""
+
+    def sync(self) -> None:
+        """Store when entries ran; in a row that other replicas share, never an earlier time."""
+        entries: Any = getattr(self, "_schedule", None) or {}
+        for name in tuple(getattr(self, "_dirty", ())):
+            # The database may be away, which the scheduler reports itself.
+            with contextlib.suppress(Exception):
+                keep_later_run(entries.get(name))
+        super().sync()
+
+
+def begin_at(entry: Any, moment: Moment, latest: Moment) -> None:
     """Let `entry` have missed nothing before `moment`, also after a restart and elsewhere.
 
-    Its last run is changed only if slots would be made up for. That of a clocked entry is not:
-    its time may be a little before it was made.
+    Its last run is changed only if slots would be made up for, or if a clock that was ahead has
+    set it. That of a clocked entry is not: its time may be a little before it was made.
+
+    Args:
+        entry: The entry.
+        moment: When it begins.
+        latest: The latest moment that a right clock could have shown by now.
     """
     last_run = aware(entry.last_run_at) if entry.last_run_at else None
-    if last_run is None or last_run >= moment or is_clocked(entry):
+    if last_run is None or is_clocked(entry) or moment <= last_run <= latest:
         return
-    if not any(slots_between(entry.schedule, last_run, moment, beginning_of(entry))):
+    its_slots = slots_between(entry.schedule, last_run, moment, beginning_of(entry))
+    if last_run < moment and not any(its_slots):
         return
     entry.last_run_at = moment
     model: Any = getattr(entry, "model", None)
@@ -90,7 +159,8 @@ def begin_at(entry: Any, moment: Moment) -> None:
     if model is not None and rows is not None:
         model.last_run_at = moment
         # Another replica's moment may be later.
-        rows.filter(pk=model.pk).exclude(last_run_at__gte=moment).update(last_run_at=moment)
+        later = rows.filter(pk=model.pk).exclude(last_run_at__range=(moment, latest))
+        later.update(last_run_at=moment)
 
 
 def keep_later_run(entry: Any) -> None:

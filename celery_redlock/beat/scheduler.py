@@ -34,7 +34,7 @@ from . import slots
 from .clock_check import ClockCheck, Trust
 from .entry_names import check_names
 from .grace import Graces, grace_named_by
-from .in_force import InForce, Listed, ahead_of, begin_at, keep_later_run, last_run_of
+from .in_force import InForce, Listed, SharesRows, last_run_of
 from .liveness import LivenessFile
 from .slot_schedule import (
     aware,
@@ -112,7 +112,7 @@ class ShowsLiveness(Scheduler):
         self._liveness.touch()
 
 
-class ClaimsTicks(ShowsLiveness):
+class ClaimsTicks(SharesRows, ShowsLiveness):
     """Mixin for a scheduler class: claims each tick before it is published."""
 
     Producer: Any
@@ -125,7 +125,7 @@ class ClaimsTicks(ShowsLiveness):
         self._skew = settings_from(app.conf).max_clock_skew
         self._seen: dict[str, slots.Moment] = {}
         self._unadvanced: dict[str, Any] = {}
-        self._in_force = InForce()
+        self._in_force = InForce(self._skew)
         self._errors: list[Exception] | None = None
         super().__init__(app, *args, **kwargs)
 
@@ -183,12 +183,9 @@ class ClaimsTicks(ShowsLiveness):
         self._redlock.check()
         check_names(self.app.conf.beat_schedule or {})
         self._check(self.app.conf.beat_schedule or {})
-        self._in_force.looked_at = self._now()
+        self._set_up_at = self._redlock.clock.now()
         super().setup_schedule()
         self._check(self.schedule)
-        self._look()
-        for entry in self.schedule.values():
-            store_beginning(entry)
 
     def _check(self, entries: Mapping[str, Any]) -> None:
         for name, entry in dict(entries).items():
@@ -210,26 +207,11 @@ class ClaimsTicks(ShowsLiveness):
         self._look()
         super().update_from_dict(dict_)
 
-    def sync(self) -> None:
-        """Store when entries ran; in a row that other replicas share, never an earlier time."""
-        entries: Any = getattr(self, "_schedule", None) or {}
-        for name in tuple(getattr(self, "_dirty", ())):
-            # The database may be away, which the scheduler reports itself.
-            with contextlib.suppress(Exception):
-                keep_later_run(entries.get(name))
-        super().sync()
-
     def _look(self) -> None:
-        """Drop what was seen of entries that were not in force at the last look as they are now."""
-        entries = self.schedule
-        for entry in self._in_force.changed(entries):
-            self._seen.pop(entry.name, None)
-            begin_at(entry, self._in_force.looked_at or self._now())
-        self._seen = {name: seen for name, seen in self._seen.items() if name in entries}
+        """Begin the entries that were not in force at the last look; see `InForce.begin`."""
         now = self._now()
-        ahead = ahead_of(now + 2 * dt.timedelta(seconds=self._skew), entries, self._seen)
-        if ahead:
-            self._seen |= dict.fromkeys(ahead, now)
+        if ahead := self._in_force.begin(self.schedule, self._seen, now):
+            self.sync()
             logger.warning(
                 "clock set back, slots from now on are due entries=%d by_s=%.1f",
                 len(ahead), (max(ahead.values()) - now).total_seconds(),
@@ -239,13 +221,18 @@ class ClaimsTicks(ShowsLiveness):
         """Record that all entries were asked, in a look at the schedule that began then."""
         self._in_force.looked_at = began
 
-    def _heed_clock(self, now: slots.Moment) -> None:
-        """Forget what was seen by a wall clock that was ahead, the nodes' too, if it was set back.
+    def _begin_schedule(self, now: slots.Moment) -> None:
+        """Begin the entries that were new at the start: then, by a clock found right just now."""
+        up_s = self._redlock.clock.now() - self._set_up_at
+        self._in_force.looked_at = now - dt.timedelta(seconds=up_s)
+        self._look()
+        for entry in self.schedule.values():
+            store_beginning(entry)
+        self.sync()
 
-        By less than clocks may differ it costs no more than that time.
-        """
-        looked_at = self._in_force.looked_at
-        if looked_at and now < looked_at - 2 * dt.timedelta(seconds=self._skew):
+    def _heed_clock(self, now: slots.Moment) -> None:
+        """Forget what was seen by a clock that was ahead, the nodes' too, if it was set back."""
+        if self._in_force.was_ahead(now):
             self._in_force.looked_at = now
             self._queue.drop_after(now)
             self._heap = None
@@ -281,6 +268,8 @@ class ClaimsTicks(ShowsLiveness):
             return _AGAIN_S
         self._queue.busy_since = min(self._queue.busy_since, self._redlock.clock.now())
         began = self._now()
+        if self._in_force.looked_at is None:
+            self._begin_schedule(began)
         self._heed_clock(began)
         pause = super().tick(*args, **kwargs)
         self._end_look(began)
@@ -432,17 +421,16 @@ class ClaimsRedBeatTicks(ClaimsTicks):
 
     def __init__(self, app: Celery, *args: Any, **kwargs: Any) -> None:
         self._listed = Listed()
+        self._settings: dict[str, Any] = {}
         super().__init__(app, *args, **kwargs)
         # RedBeat's own leader lock would leave only one replica active.
         self.lock_key = None
 
     def update_from_dict(self, dict_: Any) -> None:
-        """Add entries of the settings to the stored schedule."""
-        before = self._stored(dict_)
-        super(ClaimsTicks, self).update_from_dict(dict_)
-        for name, entry in self._stored(dict_).items():
-            if name in before and entry.last_run_at and before[name].schedule != entry.schedule:
-                self._begin(entry)
+        """Add entries of the settings to the stored schedule, once the clock is found right."""
+        self._settings |= dict_
+        if self._in_force.looked_at:
+            self._look()
 
     def _stored(self, names: Iterable[str]) -> dict[str, Any]:
         found = {}
@@ -453,7 +441,16 @@ class ClaimsRedBeatTicks(ClaimsTicks):
         return found
 
     def _look(self) -> None:
-        """Do nothing: RedBeat's schedule is only the entries that are due; see `maybe_due`."""
+        """Add the settings' entries, and begin those that are new; for others see `maybe_due`.
+
+        RedBeat's schedule is only the entries that are due.
+        """
+        before = {name: entry.schedule for name, entry in self._stored(self._settings).items()}
+        super(ClaimsTicks, self).update_from_dict(self._settings)
+        for name, entry in self._stored(self._settings).items():
+            if entry.last_run_at and before.get(name) != entry.schedule:
+                self._begin(entry)
+        self._settings = {}
 
     def _end_look(self, began: slots.Moment) -> None:
         """Record that all entries listed were asked, in a look that began then."""

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.beat import scheduler
+from celery_redlock.beat import in_force, scheduler
 from celery_redlock.beat.clock_check import ClockCheck, Trust
 from celery_redlock.beat.in_force import InForce
 from celery_redlock.beat.scheduler import ClaimsTicks
+from celery_redlock.beat.slot_schedule import aware
+from celery_redlock.beat.slots import Moment
 from celery_redlock.beat.ticks import Claims
 from celery_redlock.redlock import Lease
 
@@ -22,6 +24,8 @@ FOUND_WITHIN = {
     "seen_by_a_clock_ahead_is_kept": 100,
     "clocked_rows_ran_when_they_were_made": 30,
     "clocks_are_not_compared": 10,
+    "entries_begin_by_any_clock": 60,
+    "a_last_run_ahead_is_kept": 200,
 }
 """Fresh stories in which each is found: about ten times as many as it took."""
 
@@ -48,7 +52,7 @@ def _in_force_is_ignored(patch: pytest.MonkeyPatch) -> None:
 @_bug
 def _seen_by_a_clock_ahead_is_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClaimsTicks, "_heed_clock", lambda *_: None)
-    patch.setattr(scheduler, "ahead_of", lambda *_: {})
+    patch.setattr(in_force, "ahead_of", lambda *_: {})
 
 
 @_bug
@@ -59,3 +63,27 @@ def _clocked_rows_ran_when_they_were_made(patch: pytest.MonkeyPatch) -> None:
 @_bug
 def _clocks_are_not_compared(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ClockCheck, "look", lambda _: Trust.RIGHT)
+
+
+@_bug
+def _entries_begin_by_any_clock(patch: pytest.MonkeyPatch) -> None:
+    original = ClaimsTicks.setup_schedule
+
+    def set_up(scheduler: Any) -> None:
+        scheduler._in_force.looked_at = scheduler._now()
+        original(scheduler)
+        scheduler._set_up_at = scheduler._redlock.clock.now()
+        scheduler._begin_schedule(scheduler._now())
+
+    patch.setattr(ClaimsTicks, "setup_schedule", set_up)
+
+
+@_bug
+def _a_last_run_ahead_is_kept(patch: pytest.MonkeyPatch) -> None:
+    original = in_force.begin_at
+
+    def begin_at(entry: Any, moment: Moment, latest: Moment) -> None:
+        if not entry.last_run_at or aware(entry.last_run_at) <= latest:
+            original(entry, moment, latest)
+
+    patch.setattr(in_force, "begin_at", begin_at)

@@ -82,7 +82,11 @@ def test_a_bug_is_found_in_fresh_stories(bug: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.mutation
 @pytest.mark.parametrize(
     ("bug", "kind"),
-    [("seen_by_a_clock_ahead_is_kept", Deploys), ("clocked_rows_ran_when_they_were_made", Rows)],
+    [
+        ("seen_by_a_clock_ahead_is_kept", Deploys),
+        ("a_last_run_ahead_is_kept", Deploys),
+        ("clocked_rows_ran_when_they_were_made", Rows),
+    ],
 )
 def test_a_rarer_bug_is_found_in_fresh_stories(
     bug: str, kind: type[Stage], monkeypatch: pytest.MonkeyPatch
@@ -92,7 +96,7 @@ def test_a_rarer_bug_is_found_in_fresh_stories(
 
 def test_each_bug_has_a_test() -> None:
     assert BUGS.keys() == FOUND_WITHIN.keys()
-    assert len(BUGS) == 5
+    assert len(BUGS) == 7
 
 
 def find(

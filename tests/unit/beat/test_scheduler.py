@@ -423,7 +423,10 @@ def test_ticks_that_no_replica_published_are_missed_by_the_first(
 
 def test_an_entry_that_ran_years_ago_is_no_burden(new_host: NewHost, clock: FakeClock) -> None:
     host = new_host(entry=1.0)
+    run(clock, 0, host)
     host.scheduler.schedule["entry"].last_run_at = EPOCH
+    host.scheduler._heap = None
+    host.due_at = clock.now()
     run(clock, 0.5, host)
     assert host.slots() == list(range(-59, 1))
 
@@ -782,16 +785,7 @@ def test_a_shared_row_keeps_the_later_last_run(new_host: NewHost, clock: FakeClo
 def test_a_schedule_changed_by_a_restart_has_missed_nothing(
     new_host: NewHost, clock: FakeClock, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(**entries: float) -> Host:
-        conf = {
-            "redlock_beat_scheduler": PersistentScheduler,
-            "beat_schedule_filename": str(tmp_path / "schedule"),
-        }
-        host = new_host(conf=conf, **entries)
-        # Entries read from the file have the current app.
-        monkeypatch.setattr("celery._state._tls.current_app", host.scheduler.app)
-        return host
-
+    start = with_file(new_host, tmp_path, monkeypatch)
     host = start(entry=HOUR, other=2.0)
     run(clock, 30, host)
     host.scheduler.close()
@@ -960,10 +954,98 @@ def test_a_last_run_in_time_to_come_is_no_silence(
     new_host: NewHost, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     host = new_host(entry=1.0)
-    host.scheduler.schedule["entry"] = new_entry(host, "entry", 1.0, last_run=START + 600)
+    run(clock, 0, host)
+    host.scheduler.schedule["entry"].last_run_at = moment(START + 600)
+    host.scheduler._heap = None
     run(clock, 3, host)
     assert host.slots() == [1, 2, 3]
     assert "clock set back" in caplog.text
+
+
+def with_file(new_host: NewHost, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> NewHost:
+    """Return `new_host` for replicas that take turns with one file."""
+    conf = {
+        "redlock_beat_scheduler": PersistentScheduler,
+        "beat_schedule_filename": str(tmp_path / "schedule"),
+    }
+
+    def new(**entries: Any) -> Host:
+        host = new_host(conf=conf, **entries)
+        # Entries read from the file have the current app.
+        monkeypatch.setattr("celery._state._tls.current_app", host.scheduler.app)
+        return host
+
+    return new
+
+
+@pytest.mark.parametrize("off", [-HOUR, -30.0, 30.0, HOUR])
+def test_a_new_entry_begins_with_beat_whatever_its_clock_said(
+    new_host: NewHost, clock: FakeClock, off: float
+) -> None:
+    host = new_host(entry=1.0, ahead=off)
+    run(clock, 5, host)
+    assert host.published == []
+    host.redlock.clock.ahead = 0.0
+    run(clock, 3, host)
+    assert host.slots() == list(range(1, 9))
+
+
+def test_nothing_begins_before_the_clock_was_compared(
+    new_host: NewHost, nodes: FakeNodes, clock: FakeClock
+) -> None:
+    nodes.tell_time = False
+    host = new_host(entry=1.0)
+    run(clock, 5, host)
+    assert host.scheduler._in_force.looked_at is None
+    nodes.tell_time = True
+    run(clock, 3, host)
+    assert host.slots() == list(range(1, 9))
+
+
+def killed(host: Host) -> None:
+    """Let the replica write nothing more to its file."""
+    host.scheduler._store.cache.clear()
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_last_run_ahead_is_corrected_where_it_is_stored(
+    new_host: NewHost,
+    clock: FakeClock,
+    tmp_path: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    is_restarted: bool,
+) -> None:
+    start = with_file(new_host, tmp_path, monkeypatch)
+    host = start(entry=1.0)
+    ahead_with_the_nodes(host, HOUR)
+    run(clock, 2, host)
+    host.scheduler.sync()
+    if is_restarted:
+        killed(host)
+        host = start(entry=1.0)
+    ahead_with_the_nodes(host, 0)
+    run(clock, 0, host)
+    killed(host)
+    clock.move(5)
+    host = start(entry=1.0)
+    run(clock, 2, host)
+    host.scheduler.close()
+    assert host.slots() == list(range(3, 10))
+
+
+def test_the_beginning_of_a_new_entry_is_stored(
+    new_host: NewHost, clock: FakeClock, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = with_file(new_host, tmp_path, monkeypatch)
+    host = start(entry=600.0, ahead=-30.0)
+    host.redlock.clock.ahead = 0.0
+    run(clock, 0, host)
+    killed(host)
+    clock.move(7)
+    host = start(entry=600.0)
+    run(clock, 2, host)
+    host.scheduler.close()
+    assert host.published == []
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -1109,6 +1191,63 @@ def test_an_entry_that_redbeat_did_not_list_has_its_ticks(
     host.scheduler.schedule["entry"] = entry
     run(clock, 41, host)
     assert host.slots() == [60, 120]
+
+
+class LikeRedBeatsServer(LikeRedBeat):
+    """One whose settings are stored where all replicas find them, once."""
+
+    stored: ClassVar[dict[str, Any]] = {}
+
+    class Entry(RedBeatsEntry):
+        @classmethod
+        def from_key(cls, key: str, app: Any) -> Any:
+            return LikeRedBeatsServer.stored[key]
+
+    def setup_schedule(self) -> None:
+        self.data = self.stored
+        self.update_from_dict(self.app.conf.beat_schedule)
+
+    def update_from_dict(self, dict_: Any) -> None:
+        for name, fields in dict_.items():
+            entry = self.Entry(**fields, name=name, app=self.app)
+            if name in self.stored:
+                entry.last_run_at = self.stored[name].last_run_at
+            self.stored[name] = entry
+
+    def tick(self, *args: Any, **kwargs: Any) -> float:
+        return min([1.0, *(self.maybe_due(entry) for entry in list(self.stored.values()))])
+
+
+@pytest.mark.parametrize("off", [-30.0, 30.0])
+def test_by_a_wrong_clock_no_entry_of_redbeat_is_stored(
+    new_host: NewHost, clock: FakeClock, off: float
+) -> None:
+    LikeRedBeatsServer.stored.clear()
+    conf = {"redlock_beat_scheduler": LikeRedBeatsServer}
+    wrong = new_host(entry=1.0, ahead=off, conf=conf)
+    run(clock, 2, wrong)
+    assert LikeRedBeatsServer.stored == {}
+    right = new_host(entry=1.0, conf=conf)
+    run(clock, 3, wrong, right)
+    assert (wrong.slots(), right.slots()) == ([], [3, 4, 5])
+    wrong.redlock.clock.ahead = 0.0
+    run(clock, 3, wrong, right)
+    assert together(wrong, right) == every(1, 8)[2:]
+
+
+def test_a_schedule_of_redbeat_changed_by_a_restart_begins_with_it(
+    new_host: NewHost, clock: FakeClock
+) -> None:
+    LikeRedBeatsServer.stored.clear()
+    conf = {"redlock_beat_scheduler": LikeRedBeatsServer}
+    run(clock, 2, new_host(entry=HOUR, conf=conf))
+    clock.move(30)
+    host = new_host(entry=1.0, ahead=-30.0, conf=conf)
+    run(clock, 3, host)
+    assert LikeRedBeatsServer.stored["entry"].schedule.run_every == dt.timedelta(hours=1)
+    host.redlock.clock.ahead = 0.0
+    run(clock, 2, host)
+    assert host.slots() == [33, 34, 35, 36, 37]
 
 
 def test_redbeat_is_found_by_its_name_and_does_without_a_leader() -> None:

@@ -135,6 +135,16 @@ class SharesRows(Scheduler):
                 keep_later_run(entries.get(name))
         super().sync()
 
+    def schedule_changed(self) -> bool:
+        """Return whether rows were changed since the last call.
+
+        django-celery-beat compares the times of changes, and takes an earlier one for none: that
+        of a clock that was set back.
+        """
+        before = getattr(self, "_last_timestamp", None)
+        is_changed: bool = super().schedule_changed()  # type: ignore[misc]
+        return is_changed or bool(before and getattr(self, "_last_timestamp", None) != before)
+
 
 def begin_at(entry: Any, moment: Moment, latest: Moment) -> None:
     """Let `entry` have missed nothing before `moment`, also after a restart and elsewhere.

@@ -86,6 +86,7 @@ def test_a_bug_is_found_in_fresh_stories(bug: str, monkeypatch: pytest.MonkeyPat
         ("seen_by_a_clock_ahead_is_kept", Deploys),
         ("a_last_run_ahead_is_kept", Deploys),
         ("clocked_rows_ran_when_they_were_made", Rows),
+        ("earlier_changes_are_unseen", Rows),
     ],
 )
 def test_a_rarer_bug_is_found_in_fresh_stories(
@@ -96,7 +97,7 @@ def test_a_rarer_bug_is_found_in_fresh_stories(
 
 def test_each_bug_has_a_test() -> None:
     assert BUGS.keys() == FOUND_WITHIN.keys()
-    assert len(BUGS) == 7
+    assert len(BUGS) == 8
 
 
 def find(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -130,3 +131,20 @@ def test_ticks_are_made_up_for_after_a_clock_was_ahead(kind: type[Stage]) -> Non
         stage.pass_time(3)
 
     assert {7.5, 8.5, 9.5, 10.5, 11.5} <= {*slots_of(kind, story, RIGHT)}
+
+
+def test_a_row_changed_after_the_clock_was_set_back_is_seen() -> None:
+    """The time of its change is earlier than that of the one before."""
+
+    def story(stage: Any) -> None:
+        stage.give("a", 1)
+        stage.step_all(FAR_S)
+        stage.pass_time(2)
+        stage.give(HEART, 60)
+        stage.pass_time(2)
+        stage.step_all(-FAR_S)
+        stage.pass_time(2)
+        stage.give(HEART, 1)
+        stage.pass_time(3)
+
+    assert slots_of(Rows, story, RIGHT)[-3:] == [8.5, 9.5, 10.5]

@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 from celery.schedules import schedule
 
-from celery_redlock.beat.in_force import InForce, begin_at, keep_later_run
+from celery_redlock.beat.in_force import InForce, SharesRows, begin_at, keep_later_run
 from celery_redlock.beat.slots import EPOCH, Moment
 
 
@@ -61,6 +61,31 @@ def test_an_entry_without_a_row_is_let_be(entry: Any) -> None:
     before = vars(entry).copy() if entry else None
     keep_later_run(entry)
     assert (vars(entry) if entry else None) == before
+
+
+class Rows:
+    """What a scheduler of django-celery-beat says of changes."""
+
+    def __init__(self) -> None:
+        self.last_change: Any = None
+        self._last_timestamp: Any = None
+
+    def schedule_changed(self) -> bool:
+        last, self._last_timestamp = self._last_timestamp, self.last_change
+        return bool(self.last_change and self.last_change > (last or self.last_change))
+
+
+class SharedRows(SharesRows, Rows):
+    __init__ = Rows.__init__
+
+
+def test_a_change_at_an_earlier_time_is_seen() -> None:
+    rows = SharedRows()
+    seen = []
+    for change in (None, 9, 9, 12, 3, 3, 4):
+        rows.last_change = change
+        seen.append(rows.schedule_changed())
+    assert seen == [False, False, False, True, True, False, True]
 
 
 def entry(last_run: float, every: float = 1.0) -> Any:

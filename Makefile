@@ -16,9 +16,11 @@ MARKED :=
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 # Tests wait for processes more than they compute: more at a time than there are cores. Those of one
-# file stay together, since they share its servers and its worker. The files go in the order of their
-# names, in which those of few, long tests are before tests/unit: pytest-xdist by itself begins with
-# the files of many tests, and ends with one core waiting for the longest test.
+# file stay together, since they share its servers and its worker. The files go in this order:
+# pytest-xdist by itself begins with the files of many tests, and ends with one core waiting for the
+# longest test. The fast ones are first, in processes in which no test has imported an app yet.
+FAST := tests/unit tests/contract
+ROOMS := $(FAST) $(filter-out $(FAST) tests/django_project,$(patsubst %/,%,$(wildcard tests/[a-z]*/)))
 ALL_TESTS := $(PYTEST) -n 6 --dist loadfile --no-loadscope-reorder --durations 10
 # These compute.
 FAST_TESTS := $(PYTEST) -n logical
@@ -48,7 +50,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: $(VENV)/.test ## Run the tests, after setting up everything they need; LONG=1: also the long ones
-	$(ALL_TESTS) -m "$(or $(MARKED),$(ORDINARY))" $(TESTS)
+	$(ALL_TESTS) -m "$(or $(MARKED),$(ORDINARY))" $(or $(TESTS),$(ROOMS))
 
 unit: $(VENV)/.test ## Run the tests that need no worker, in about a minute
 	$(FAST_TESTS) $(or $(TESTS),tests/unit tests/contract tests/model tests/simulation)
@@ -62,7 +64,7 @@ lock: $(VENV)/.test ## Run the fast tests of the lock alone, without Celery
 	    $(or $(TESTS),tests/unit tests/contract tests/model tests/simulation)
 
 coverage: $(VENV)/.test ## Print how much of each file tests/unit and tests/contract reach
-	$(FAST_TESTS) --cov=celery_redlock tests/unit tests/contract
+	$(FAST_TESTS) --cov=celery_redlock $(FAST)
 
 check: LONG := 1
 check: lint types layers docs test ## Everything a change must pass: lint, types, layers, docs, all tests

@@ -33,7 +33,7 @@ def late(self: SingletonTask, key: str, gate: str | None = None, how: str = "ret
     return body(self, key, gate, how)
 
 
-@singleton_task(app=app, lock_key="{key}", bind=True, acks_late=True, lock_ttl=1)
+@singleton_task(app=app, lock_key="{key}", bind=True, acks_late=True, lock_ttl=3)
 def brief(self: SingletonTask, key: str, gate: str | None = None, how: str = "return") -> Any:
     return body(self, key, gate, how)
 

@@ -145,12 +145,14 @@ class Scene:
         self, tap: Wiretap, watch: DeathWatch, acted_at: float, freed_at: float
     ) -> None:
         row = self.row
-        ports: dict[int, float] = {}
-        for command in tap.commands('"DEL"', f":{self.key}}}"):
-            ports.setdefault(command.port, command.at)
-        releases = sorted(ports.values())
+        is_expected = row.free is not Free.WITHIN_TTL
+        if is_expected:
+            # They may be on their way from the monitor still.
+            with suppress(AssertionError):
+                eventually(lambda: len(self._releases(tap)) == len(self.project.nodes))
+        releases = self._releases(tap)
         stores = tap.commands('"SET', f"celery-task-meta-{self.result.id}")
-        if row.free is Free.WITHIN_TTL:
+        if not is_expected:
             assert releases == []
             self._take_down("the kill to free", freed_at - acted_at)
             return
@@ -168,6 +170,13 @@ class Scene:
             )
             assert releases[-1] - watch.alive_at < LIMIT_S
             self._take_down("death to free on all nodes", releases[-1] - watch.alive_at)
+
+    def _releases(self, tap: Wiretap) -> list[float]:
+        """Return when each node was asked for the release first, by the monitors so far."""
+        ports: dict[int, float] = {}
+        for command in tap.commands('"DEL"', f":{self.key}}}"):
+            ports.setdefault(command.port, command.at)
+        return sorted(ports.values())
 
     def _take_down(self, what: str, seconds: float) -> None:
         self.figures.add(f"{what}: {self.row.ending}, {self.worker.pool}", seconds)

@@ -51,7 +51,7 @@ other = Celery("other", set_as_current=False)
 other.conf.update(app.conf.changes or {}, redlock_key_prefix="other")
 
 
-@singleton_task(app=other, lock_key="{key}", lock_ttl=1, bind=True)
+@singleton_task(app=other, lock_key="{key}", lock_ttl=3, bind=True)
 def of_another_app(self: SingletonTask, key: str, gate: str) -> bool:
     inside.note("begin", key=key)
     inside.wait_at(gate)

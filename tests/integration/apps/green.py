@@ -50,7 +50,7 @@ def overstaying(self: SingletonTask, key: str, gate: str) -> None:
     inside.run(gate, key=key)
 
 
-@singleton_task(app=app, lock_key="{key}", lock_ttl=1, bind=True)
+@singleton_task(app=app, lock_key="{key}", lock_ttl=3, bind=True)
 def lasting(self: SingletonTask, key: str, gate: str) -> bool:
     inside.run(gate, key=key)
     assert self.lease is not None

@@ -105,12 +105,12 @@ def telling(self: SingletonTask, key: str, *, fencing_token: int) -> list[int | 
     return [fencing_token, self.fencing_token, lease.token]
 
 
-@singleton_task(app=app, lock_key="{key}", lock_ttl=1)
+@singleton_task(app=app, lock_key="{key}", lock_ttl=3)
 def brief(key: str, gate: str | None = None) -> int | None:
     return inside.run(gate, key=key)
 
 
-@singleton_task(app=app, lock_key="{key}", lock_ttl=1, bind=True)
+@singleton_task(app=app, lock_key="{key}", lock_ttl=3, bind=True)
 def hogging(self: SingletonTask, key: str, seconds: int) -> bool:
     """Hold the GIL: no other thread of this process runs meanwhile."""
     inside.note("begin", key=key)

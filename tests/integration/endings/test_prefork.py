@@ -84,7 +84,7 @@ def test_another_apps_lease_is_renewed_where_it_is(
     result = project.tasks.calling_another_app.delay(key, key)
     project.wait_for_note("begin", key=key)
     inner = f"{project.tasks.of_another_app.name}:{key}"
-    until = time.monotonic() + 2.5  # and its ttl is 1
+    until = time.monotonic() + 4.5  # and its ttl is 3
     while time.monotonic() < until:
         held = {hold.key for hold in project.holds(inner)}
         assert held == {f"other:{{{inner}}}"}

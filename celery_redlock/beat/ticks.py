@@ -133,7 +133,7 @@ class Claims:
         return held is not None and not held.contended and held.remaining > CLAIM_S
 
     def note_missed(self, tick: Tick) -> None:
-        """Note on the nodes for a day, for whoever looks, that `tick` was missed.
+        """Note on the nodes, for a day, that `tick` was missed.
 
         Not under the key of its claim: another replica may still publish the tick.
 

@@ -70,7 +70,7 @@ class Situation(NamedTuple):
         on_conflict: Policy of the task.
         on_unavailable: Policy of the task.
         ttl: Of the task's leases, seconds.
-        is_eager: Whether there is no message.
+        is_eager: Whether the task runs without a message, where it is called.
         has_queue: Whether the message can be requeued.
         is_copy: Whether the message was delivered before, or is a copy by its headers.
         is_shutting_down: Whether the worker is being shut down.

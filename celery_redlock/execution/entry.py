@@ -215,8 +215,8 @@ def _take_over_period(message: Message, held: LockHeld) -> None:
         is_own = is_own or held.owner == reservation.owner
     elif not is_own:
         raise held
-    # A reserved period continues, but for no longer than the task's own. What was reserved with
-    # another lifetime is no period.
+    # A reserved period continues, but for no longer than the task's own. A
+    # reservation that was made with another lifetime has none.
     is_begun = is_own and is_period(held.owner)
     _begin_period(message, min(ttl, held.remaining) if is_begun else ttl, held.owner)
 

@@ -81,7 +81,7 @@ def placement_header(redlock: TaskLock) -> dict[str, str]:
 def placement_in(headers: Mapping[str, Any]) -> tuple[int, str]:
     """Return when, in seconds since the epoch, and where a message was locked for; 0 and '': none.
 
-    A publisher can write anything there: the place is no more than a text.
+    A publisher can write anything there: the place is not validated.
     """
     text = headers.get(PLACEMENT_HEADER)
     at_s, _, place = (text if isinstance(text, str) else "").partition(" ")

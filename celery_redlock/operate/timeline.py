@@ -71,7 +71,7 @@ class Timeline(NamedTuple):
 
 
 def tick_of(claim: Lock) -> Tick | None:
-    """Return the tick of a claim, or of a note that it was missed; None: it is no key of beat's."""
+    """Return the tick of a claim, or of a note of a missed one; None for a key not of beat's."""
     parts = claim.key.split(":", 3)
     if len(parts) < 4:  # noqa: PLR2004  # as beat writes it: mark, app, entry, slot
         return None

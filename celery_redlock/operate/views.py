@@ -56,7 +56,7 @@ def column_in(replies: Replies) -> Column | Failed:
     if isinstance(replies, Failed):
         return replies
     if ErrorReply in map(type, replies):
-        # Something else than a value is no lock; MGET replies with nothing.
+        # A key of another type is not a lock; MGET replies with nil for it.
         replies = [None if _is_of_other_type(reply) else reply for reply in replies]
         if ErrorReply in map(type, replies):
             return Failed(next(str(reply) for reply in replies if type(reply) is ErrorReply))

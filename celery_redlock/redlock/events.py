@@ -52,7 +52,7 @@ class Lost:
 class NodeDown:
     """A node went down, or was down at first: `error` is the reason.
 
-    `is_unfit`: it is reached, but is no independent master: only an operator can mend that.
+    `is_unfit`: it answers, but is not an independent master, which only an operator can mend.
     """
 
     node: str

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from celery_redlock.cli.alone import main
-from celery_redlock.redlock import LeaseLost, LockHeld, QuorumUnavailable
+from celery_redlock.redlock import Lease, LeaseLost, LockHeld, QuorumUnavailable
 from celery_redlock.redlock.events import Event, NodeUp
 from celery_redlock.redlock.protocol.quorum import guard_s
 from celery_redlock.redlock.task_lock import TaskLock
@@ -181,9 +181,8 @@ def test_a_restarted_node_is_asked_only_after_the_guard(
     eventually(is_granted_there)
 
 
-def test_a_restarted_node_is_healed_extended_and_released(
-    three: Servers, redlock: TaskLock, clock: LeapingClock
-) -> None:
+def healed_after_a_restart(three: Servers, redlock: TaskLock, clock: LeapingClock) -> Lease:
+    """Return a lease that the second node has again, inside its guard."""
     lease = redlock.acquire("k")
     eventually(lambda: holders_on(three, "k") == [lease.owner] * 3)
     three[1].restart()
@@ -194,6 +193,13 @@ def test_a_restarted_node_is_healed_extended_and_released(
         return holder_on(three[1], "k") == lease.owner
 
     eventually(is_healed)
+    return lease
+
+
+def test_a_restarted_node_is_healed_extended_and_released(
+    three: Servers, redlock: TaskLock, clock: LeapingClock
+) -> None:
+    lease = healed_after_a_restart(three, redlock, clock)
     for _ in range(4):
         clock.leap(GUARD / 4)
         redlock.extend(lease)
@@ -206,16 +212,7 @@ def test_a_restarted_node_is_healed_extended_and_released(
 def test_a_node_healed_inside_its_guard_does_not_extend(
     three: Servers, redlock: TaskLock, clock: LeapingClock
 ) -> None:
-    lease = redlock.acquire("k")
-    eventually(lambda: holders_on(three, "k") == [lease.owner] * 3)
-    three[1].restart()
-    reconnect(redlock, clock, 1)
-
-    def is_healed() -> bool:
-        redlock.extend(lease)
-        return holder_on(three[1], "k") == lease.owner
-
-    eventually(is_healed)
+    lease = healed_after_a_restart(three, redlock, clock)
     three[0].kill()
     with pytest.raises(QuorumUnavailable, match="restarted or replaced lately, votes in"):
         redlock.extend(lease)

@@ -10,10 +10,10 @@ from __future__ import annotations
 from celery.utils.dispatch import Signal
 
 lock_acquired = Signal(name="lock_acquired", providing_args=["task_id", "lease"])
-lock_conflict = Signal(name="lock_conflict", providing_args=["task_id", "error", "becomes", "at"])
+lock_conflict = Signal(name="lock_conflict", providing_args=["task_id", "error", "outcome", "at"])
 lock_lost = Signal(name="lock_lost", providing_args=["task_id", "lease"])
 lock_released = Signal(name="lock_released", providing_args=["task_id", "lease"])
-lock_unavailable = Signal(name="lock_unavailable", providing_args=["task_id", "error", "becomes"])
+lock_unavailable = Signal(name="lock_unavailable", providing_args=["task_id", "error", "outcome"])
 lock_wait_began = Signal(name="lock_wait_began", providing_args=["task_id", "error"])
 lock_wait_ended = Signal(name="lock_wait_ended", providing_args=["task_id", "waited"])
 node_down = Signal(name="node_down", providing_args=["node", "error"])

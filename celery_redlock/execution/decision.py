@@ -52,13 +52,13 @@ class Outcome(NamedTuple):
 
     Attributes:
         action: What is done.
-        becomes: What signals, events and logs say becomes of it; None: they say nothing.
+        announced: Its name in signals, events and logs; None: they say nothing.
         after: Seconds after which a requeued message is to run.
         releases: Whether the message's reservation is released before.
     """
 
     action: Action
-    becomes: str | None = None
+    announced: str | None = None
     after: float = 0.0
     releases: bool = False
 
@@ -162,10 +162,10 @@ def _without_quorum(situation: Situation) -> Outcome:
     return Outcome(Action.RESCHEDULE, policy.value, _NO_QUORUM_S)
 
 
-def _park(situation: Situation, becomes: str | None, after: float) -> Outcome:
+def _park(situation: Situation, announced: str | None, after: float) -> Outcome:
     if not situation.has_queue:  # nothing can be done but leave the task to its first copy
-        return Outcome(Action.DISCARD, becomes)
-    return Outcome(Action.PARK, becomes, after)
+        return Outcome(Action.DISCARD, announced)
+    return Outcome(Action.PARK, announced, after)
 
 
 def is_provisional(done: AlreadyDone) -> bool:

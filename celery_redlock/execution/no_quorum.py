@@ -15,16 +15,16 @@ logger = logging.getLogger(__name__)
 _no_quorum = ThrottledLog()
 
 
-def announce(message: Message, error: QuorumUnavailable, becomes: str) -> None:
+def announce(message: Message, error: QuorumUnavailable, outcome: str) -> None:
     """Log that there is no quorum, throttled, and send it to signal receivers and monitors."""
     logger.log(
         _no_quorum.occurred(logging.ERROR),
-        "no quorum key=%s task=%s task_id=%s becomes=%s count=%d error=%s",
-        error.key, message.task.name, shown(message.request.id), becomes, _no_quorum.count, error,
+        "no quorum key=%s task=%s task_id=%s outcome=%s count=%d error=%s",
+        error.key, message.task.name, shown(message.request.id), outcome, _no_quorum.count, error,
     )  # fmt: skip
     task, request = message.task, message.request
-    lock_unavailable.send(sender=task, task_id=request.id, error=error, becomes=becomes)
-    send_event(message.delivery, "task-lock-unavailable", key=error.key, becomes=becomes)
+    lock_unavailable.send(sender=task, task_id=request.id, error=error, outcome=outcome)
+    send_event(message.delivery, "task-lock-unavailable", key=error.key, outcome=outcome)
 
 
 def announce_over() -> None:

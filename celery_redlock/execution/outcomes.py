@@ -80,8 +80,8 @@ def conclude(message: Message, refused: Refused) -> bool:
 
 
 def _carry_out(message: Message, outcome: Outcome, refused: Any, slot: Reservation | None) -> bool:
-    if outcome.becomes:
-        announce(message, refused, outcome.becomes)
+    if outcome.announced:
+        announce(message, refused, outcome.announced)
     if outcome.releases:
         message.release_reservation()
     elif outcome.action in (Action.PARK, Action.DISCARD):
@@ -118,10 +118,10 @@ def _situation(message: Message, refused: Exception) -> Situation:
     )
 
 
-def announce(message: Message, held: LockHeld | QuorumUnavailable, becomes: str) -> None:
+def announce(message: Message, held: LockHeld | QuorumUnavailable, outcome: str) -> None:
     """Log a conflict, and send it to signal receivers and monitors."""
     if isinstance(held, QuorumUnavailable):
-        no_quorum.announce(message, held, becomes)
+        no_quorum.announce(message, held, outcome)
         return
     task, request, holder = message.task, message.request, task_of(held.owner)
     held.name_task(task.name)
@@ -130,12 +130,12 @@ def announce(message: Message, held: LockHeld | QuorumUnavailable, becomes: str)
     logger.log(
         _level(task.name) if drops else logging.INFO,
         "lock conflict key=%s task=%s task_id=%s holder_task_id=%s holder_host=%s remaining_s=%.3f "
-        "becomes=%s",
+        "outcome=%s",
         held.key, task.name, shown(request.id), shown(holder), shown(host_of(held.owner)),
-        held.remaining, becomes,
+        held.remaining, outcome,
     )  # fmt: skip
-    lock_conflict.send(sender=task, task_id=request.id, error=held, becomes=becomes, at="execution")
-    send_event(message.delivery, "task-deduplicated", key=held.key, holder=holder, becomes=becomes)
+    lock_conflict.send(sender=task, task_id=request.id, error=held, outcome=outcome, at="execution")
+    send_event(message.delivery, "task-deduplicated", key=held.key, holder=holder, outcome=outcome)
 
 
 def _level(task: str) -> int:

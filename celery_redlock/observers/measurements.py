@@ -114,12 +114,11 @@ class Recorder(ABC):
     def _lost(self, task: Any, **_: Any) -> None:
         self.count("lost", task.name)
 
-    def _conflict(self, task: Any, becomes: str, at: str, **_: Any) -> None:
-        outcome = "not_published" if at == "publish" else becomes
-        self.count("conflicts", task.name, outcome)
+    def _conflict(self, task: Any, outcome: str, at: str, **_: Any) -> None:
+        self.count("conflicts", task.name, "not_published" if at == "publish" else outcome)
 
-    def _unavailable(self, task: Any, becomes: str, **_: Any) -> None:
-        self.count("unavailable", task.name, becomes)
+    def _unavailable(self, task: Any, outcome: str, **_: Any) -> None:
+        self.count("unavailable", task.name, outcome)
 
     def _wait_began(self, task: Any, **_: Any) -> None:
         self.change("waiting", task.name, 1)

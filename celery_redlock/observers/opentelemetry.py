@@ -76,14 +76,14 @@ class _Spans:
     def wait_ended(self, _task: Any, waited: float, **_: Any) -> None:
         self._span("redlock wait", waited, {})
 
-    def conflict(self, _task: Any, error: Any, becomes: str, at: str, **_: Any) -> None:
-        attributes = {"redlock.key": error.key, "redlock.becomes": becomes, "redlock.at": at}
+    def conflict(self, _task: Any, error: Any, outcome: str, at: str, **_: Any) -> None:
+        attributes = {"redlock.key": error.key, "redlock.outcome": outcome, "redlock.at": at}
         if error.holder:
             attributes["redlock.holder"] = error.holder
         trace.get_current_span().add_event("redlock.conflict", attributes)
 
-    def unavailable(self, _task: Any, error: Any, becomes: str, **_: Any) -> None:
-        attributes = {"redlock.key": error.key, "redlock.becomes": becomes}
+    def unavailable(self, _task: Any, error: Any, outcome: str, **_: Any) -> None:
+        attributes = {"redlock.key": error.key, "redlock.outcome": outcome}
         trace.get_current_span().add_event("redlock.unavailable", attributes)
 
     def _span(self, name: str, seconds: float, attributes: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ _MOST = 200
 _AGAIN_S = 5.0
 _LONGEST = 1000
 _END_OF_TIME = 1e11
-_FIELDS = ("name", "uuid", "key", "holder", "becomes", "hostname")
+_FIELDS = ("name", "uuid", "key", "holder", "outcome", "hostname")
 _KINDS = {
     "task-deduplicated": "conflict",
     "task-lock-lost": "lost",
@@ -37,7 +37,7 @@ class Incident:
         task_id: Id of the task.
         key: Key of the lock.
         holder: Id of the task that held the lock; '': unknown, or no conflict.
-        becomes: What became of the execution; '' for a lost lease.
+        outcome: What became of the execution; '' for a lost lease.
         worker: Name of the worker.
     """
 
@@ -47,7 +47,7 @@ class Incident:
     task_id: str
     key: str
     holder: str
-    becomes: str
+    outcome: str
     worker: str
 
 

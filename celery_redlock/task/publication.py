@@ -137,8 +137,8 @@ class Publication(NamedTuple):
             return self._duplicate(held)
         except QuorumUnavailable as error:
             is_raised = self.lock.on_unavailable is OnUnavailable.RAISE
-            becomes = "raise" if is_raised else "unreserved"
-            lock_unavailable.send(sender=self.task, task_id=task_id, error=error, becomes=becomes)
+            outcome = "raise" if is_raised else "unreserved"
+            lock_unavailable.send(sender=self.task, task_id=task_id, error=error, outcome=outcome)
             if is_raised:
                 raise
             # The reservation only saves work: the worker's lock excludes.
@@ -189,14 +189,14 @@ class Publication(NamedTuple):
 
     def _duplicate(self, held: LockHeld) -> Any:
         holder = task_of(held.owner)
-        becomes = self.lock.on_conflict.value
+        outcome = self.lock.on_conflict.value
         held.name_task(self.task.name)
         logger.info(
-            "not published key=%s task=%s holder_task_id=%s remaining_s=%.3f becomes=%s",
-            held.key, self.task.name, shown(holder), held.remaining, becomes,
+            "not published key=%s task=%s holder_task_id=%s remaining_s=%.3f outcome=%s",
+            held.key, self.task.name, shown(holder), held.remaining, outcome,
         )  # fmt: skip
         lock_conflict.send(
-            sender=self.task, task_id=self.task_id, error=held, becomes=becomes, at="publish"
+            sender=self.task, task_id=self.task_id, error=held, outcome=outcome, at="publish"
         )
         if self.lock.on_conflict is OnConflict.RAISE and not is_from_beat(self.options):
             raise held

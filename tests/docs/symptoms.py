@@ -103,14 +103,14 @@ class Stage:
 
     def skip_a_duplicate(self) -> None:
         self.publish("sync", 42, "holder", "duplicate")
-        self.until_logged("becomes=skip")
+        self.until_logged("outcome=skip")
 
     def queue_a_message(self) -> None:
         self.publish("report", "may", "queued", queue="reports")
 
     def let_one_wait(self) -> None:
         self.publish("refresh", "books", "running", "waiting")
-        self.until_logged("becomes=coalesce")
+        self.until_logged("outcome=coalesce")
 
     def stop_two_nodes(self) -> None:
         for node in self.nodes[1:]:

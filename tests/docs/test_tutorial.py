@@ -97,6 +97,6 @@ def test_the_tutorial_works_from_its_first_line_to_its_last(tmp_path: Path) -> N
         log = (tmp_path / "celery.log").read_text()
         assert typed.returncode == 0, typed.stdout + typed.stderr + log
         assert "lock conflict key=shop.rebuild_index:" in log
-        assert "becomes=skip" in log
+        assert "outcome=skip" in log
         eventually(lambda: "node down" in (tmp_path / "celery.log").read_text(), within=PATIENCE_S)
         running.terminate()

@@ -25,7 +25,7 @@ def ran(call: str, at: float, token: int, **more: Any) -> list[Note]:
 
 
 def skipped(call: str, at: float = 1.5) -> list[Note]:
-    return [note("conflict", at, call, becomes="skip")]
+    return [note("conflict", at, call, outcome="skip")]
 
 
 def judged(*notes: list[Note], deaths: dict[int, float] | None = None) -> Account:
@@ -52,7 +52,7 @@ def test_one_that_only_began_is_lost() -> None:
 
 
 def test_one_that_was_put_off_for_ever_is_lost() -> None:
-    put_off = note("conflict", 1, "a", becomes="reschedule")
+    put_off = note("conflict", 1, "a", outcome="reschedule")
     assert judged(published("a"), [put_off]).lost == ["a"]
 
 
@@ -85,7 +85,7 @@ def test_one_that_is_acked_early_may_run_again() -> None:
 
 
 def test_one_on_whom_others_relied_may_run_again() -> None:
-    in_line = note("conflict", 0.5, "a", becomes="coalesce")
+    in_line = note("conflict", 0.5, "a", outcome="coalesce")
     account = judged(published("a", "coalesce-late"), [in_line], ran("a", 1, 7), ran("a", 3, 8))
     assert (account.twice, account.again) == ([], ["a"])
 

@@ -155,7 +155,7 @@ def test_a_call_that_nothing_became_of_is_lost() -> None:
 
 
 def test_a_call_that_was_skipped_for_a_holder_that_was_alive_is_well() -> None:
-    skipped = {"becomes": "skip", "holder": "task-1@host"}
+    skipped = {"outcome": "skip", "holder": "task-1@host"}
     calls = [call("call", 5), call("published", 5)]
     conflict = Note("conflict", None, None, 0, 0, 2.4, {"call": "task-5", **skipped})
     assert judge(*FIRST, *calls, conflict).violations == []

@@ -71,7 +71,7 @@ def test_a_conflict_sends_its_error_and_its_outcome(
     [(name, _, given)] = told
     assert name == "lock_conflict"
     assert set(given) == declared(name)
-    assert given["becomes"] == "skip"
+    assert given["outcome"] == "skip"
 
 
 def test_a_duplicate_call_is_sent_as_met_at_publish(
@@ -80,7 +80,7 @@ def test_a_duplicate_call_is_sent_as_met_at_publish(
     node.held["t"] = WAITING, 1e9
     new_task(lock_lifetime="until_executed").delay()
     [(name, _, given)] = told
-    assert (name, given["at"], given["becomes"]) == ("lock_conflict", "publish", "skip")
+    assert (name, given["at"], given["outcome"]) == ("lock_conflict", "publish", "skip")
 
 
 def test_a_wait_in_the_worker_sends_its_length(new_task: NewTask, node: OneNode, told: Any) -> None:
@@ -110,7 +110,7 @@ def test_a_run_without_a_quorum_sends_its_error_and_outcome(
     [(name, _, given)] = told
     assert name == "lock_unavailable"
     assert set(given) == declared(name)
-    assert given["becomes"] == "raise"
+    assert given["outcome"] == "raise"
 
 
 def test_a_call_without_a_quorum_sends_whether_it_is_published(
@@ -120,7 +120,7 @@ def test_a_call_without_a_quorum_sends_whether_it_is_published(
     new_task(lock_lifetime="until_executed").delay()
     with pytest.raises(QuorumUnavailable):
         new_task(name="u", lock_lifetime="until_executed", lock_on_unavailable="raise").delay()
-    assert [given["becomes"] for _, _, given in told] == ["unreserved", "raise"]
+    assert [given["outcome"] for _, _, given in told] == ["unreserved", "raise"]
 
 
 def test_a_lost_lease_is_sent_to_monitors_with_its_task(

@@ -142,7 +142,7 @@ def _conflict(shell: Shell, log: Callable[[], str]) -> str:
     )
     if "['REVOKED', 'SUCCESS']" not in said or "not run: task" not in said:
         raise WalkError(said)
-    wait_for(lambda: "becomes=skip" in log(), "the worker logs the conflict")
+    wait_for(lambda: "outcome=skip" in log(), "the worker logs the conflict")
     line = next(line for line in log().splitlines() if "lock conflict" in line)
     return "the worker's log: " + re.sub(r"^.*?(?=lock conflict)", "", line)
 

@@ -25,7 +25,7 @@ class Clumsy(Exception):
 
 def listen(name: str) -> None:
     def note(sender: Any, task_id: str, **more: Any) -> None:
-        said = {key: str(value) for key, value in more.items() if key == "becomes"}
+        said = {key: str(value) for key, value in more.items() if key == "outcome"}
         lease = more.get("lease")
         if lease:
             said |= {"key": lease.key, "lost": lease.lost}

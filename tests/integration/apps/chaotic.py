@@ -75,8 +75,8 @@ bodies.append(_make("reschedule", lock_lifetime="until_executed", lock_queue_ttl
 
 
 @lock_conflict.connect
-def on_conflict(sender: Any, task_id: str, error: LockHeld, becomes: str, **_: Any) -> None:
-    inside.note("conflict", call=task_id, task=sender.name, becomes=becomes, holder=error.holder)
+def on_conflict(sender: Any, task_id: str, error: LockHeld, outcome: str, **_: Any) -> None:
+    inside.note("conflict", call=task_id, task=sender.name, outcome=outcome, holder=error.holder)
 
 
 @task_failure.connect

@@ -99,8 +99,8 @@ late: dict[Lifetime, Any] = {lifetime: make(lifetime, late=True) for lifetime in
 
 
 @lock_conflict.connect
-def on_conflict(error: LockHeld, becomes: str, **_: Any) -> None:
-    if becomes == OnConflict.SKIP.value:
+def on_conflict(error: LockHeld, outcome: str, **_: Any) -> None:
+    if outcome == OnConflict.SKIP.value:
         name = error.key.removesuffix("%next").rpartition(":")[2]
         inside.note("skipped", key=name, holder=task_of(error.owner))
 

@@ -43,8 +43,8 @@ bodies = [_make(policy, late=late) for policy in POLICIES for late in (False, Tr
 
 
 @lock_conflict.connect
-def on_conflict(sender: Any, task_id: str, error: LockHeld, becomes: str, **_: Any) -> None:
-    inside.note("conflict", call=task_id, task=sender.name, becomes=becomes)
+def on_conflict(sender: Any, task_id: str, error: LockHeld, outcome: str, **_: Any) -> None:
+    inside.note("conflict", call=task_id, task=sender.name, outcome=outcome)
 
 
 # A Redis broker has given a message away, and its client has not noted yet that it got it: whoever

@@ -428,7 +428,7 @@ def test_a_task_whose_lock_is_held_raises_nothing_into_beat(
         wait_for_runs(project, entry, 6)
         assert len(executed(project, held)) == 1
         assert len(executed(project, reserved)) == 1
-        assert beat.lines("not published key=.*becomes=raise")
+        assert beat.lines("not published key=.*outcome=raise")
         assert not beat.lines("ERROR|CRITICAL|Traceback|Message Error")
     finally:
         project.open("held")

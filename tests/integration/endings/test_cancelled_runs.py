@@ -107,7 +107,7 @@ def test_a_thread_that_no_lost_connection_cancels_runs_once(
         assert result.get(timeout=PATIENCE) >= (run.token or 0)
         worker.stop()
         return
-    worker.wait_for_line(f"task_id={result.id} .*becomes=parked")
+    worker.wait_for_line(f"task_id={result.id} .*outcome=parked")
     project.open(key)
     assert result.get(timeout=PATIENCE) == run.token
     eventually(lambda: project.queue_length() == 0)
@@ -205,7 +205,7 @@ def test_a_greenlet_over_its_time_limit_is_not_run_by_its_copy(project: Project,
     deliver(project, message)
     project.run_of(message.task_id)
     deliver_copy(project, message)
-    worker.wait_for_line(f"task_id={message.task_id} .*becomes=parked")
+    worker.wait_for_line(f"task_id={message.task_id} .*outcome=parked")
     worker.wait_for_line(
         f"message handled by another copy, copy discarded.*task_id={message.task_id}"
     )

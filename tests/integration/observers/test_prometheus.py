@@ -46,7 +46,7 @@ def non_zero(metrics: Metrics, *names: str) -> Metrics:
 
 
 def conflict_lines(worker: Worker, task: str) -> int:
-    return len(worker.lines(f"lock conflict .* task={task} .* becomes={task}"))
+    return len(worker.lines(f"lock conflict .* task={task} .* outcome={task}"))
 
 
 @pytest.mark.long

@@ -124,7 +124,7 @@ def test_get_on_a_skipped_task_never_hangs(project: Project, key: str, ignored: 
     else:
         # Celery's own get() returns at once, and nothing was stored.
         assert end is None
-        project.workers[0].wait_for_line(f"task_id={skipped.id}.*becomes=skip")
+        project.workers[0].wait_for_line(f"task_id={skipped.id}.*outcome=skip")
         assert AsyncResult(skipped.id, app=project.app).state == "PENDING"
     project.open(key)
     eventually(lambda: not project.holds(key))
@@ -211,7 +211,7 @@ def test_a_conflict_is_one_line_that_says_who_and_never_what(project: Project, k
         f"holder_task_id={holder.id}",
         "holder_host=",
         "remaining_s=",
-        "becomes=skip",
+        "outcome=skip",
     ):
         assert field in line
     assert "an-argument" not in project.workers[0].log_text()
@@ -263,7 +263,7 @@ def test_a_rescheduled_task_keeps_its_id_and_its_retries(project: Project, key: 
     holder = held(project, project.tasks.rescheduling, key)
     later = project.tasks.rescheduling.delay(key)
     # The task has max_retries=0, so that the second time would be one too many.
-    line = f"task_id={later.id}.*becomes=reschedule"
+    line = f"task_id={later.id}.*outcome=reschedule"
     project.workers[0].wait_for_line(line, count=3)
     wait_for_state(later, "RETRY")
     assert isinstance(later.result, LockHeld)
@@ -288,7 +288,7 @@ def test_a_message_tries_a_renewed_lock_long_before_its_ttl_ends(
     # Published again, it is the same message.
     copy = {"task_id": holder.id, "headers": headers} if policy == "parked" else {}
     later = task.apply_async((key, key), **copy)
-    project.workers[0].wait_for_line(f"task_id={later.id}.*becomes={policy}", count=4)
+    project.workers[0].wait_for_line(f"task_id={later.id}.*outcome={policy}", count=4)
     project.open(key)
     assert isinstance(end_of(holder), int)
     assert isinstance(end_of(later), int)
@@ -300,7 +300,7 @@ def test_what_a_caller_hides_stays_hidden_when_it_is_rescheduled(
     held(project, project.tasks.rescheduling, key)
     hidden = {"argsrepr": "(?)", "kwargsrepr": "{?}"}
     later = project.tasks.rescheduling.apply_async((), {"key": key}, **hidden)
-    project.workers[0].wait_for_line(f"task_id={later.id}.*becomes=reschedule")
+    project.workers[0].wait_for_line(f"task_id={later.id}.*outcome=reschedule")
     project.open(key)
     assert end_of(later) == 0
     assert project.run_of(later.id).more["shown"] == ["(?)", "{?}"]
@@ -313,7 +313,7 @@ def test_a_message_keeps_its_serializer_when_it_is_rescheduled(new_project: NewP
     not_json = PurePath("key")
     later = project.tasks.rescheduling.apply_async(("key", not_json), serializer="pickle")
     # The second time it was published by us.
-    worker.wait_for_line(f"task_id={later.id}.*becomes=reschedule", count=2)
+    worker.wait_for_line(f"task_id={later.id}.*outcome=reschedule", count=2)
     project.open("key")
     assert holder.get(timeout=PATIENCE) == later.get(timeout=PATIENCE) == 0
 
@@ -328,7 +328,7 @@ def test_no_message_is_lost_by_reschedule(project: Project, key: str) -> None:
 def test_a_rescheduled_task_has_all_its_retries_left(project: Project, key: str) -> None:
     holder = held(project, project.tasks.failing_after_a_reschedule, key)
     later = project.tasks.failing_after_a_reschedule.delay(key)
-    project.workers[0].wait_for_line(f"task_id={later.id}.*becomes=reschedule", count=2)
+    project.workers[0].wait_for_line(f"task_id={later.id}.*outcome=reschedule", count=2)
     project.open(key)
     assert end_of(holder) is None
     error = end_of(later)
@@ -341,7 +341,7 @@ def test_reschedule_lets_a_canvas_wait_for_it(project: Project, key: str) -> Non
     step = project.tasks.rescheduling.si(key)
     body = chord([step, project.tasks.collect.si(1)], project.tasks.collect.s()).delay()
     last: Any = chain(step, project.tasks.collect.s()).delay()
-    project.workers[0].wait_for_line(f"key=.*{key} .*becomes=reschedule", count=2)
+    project.workers[0].wait_for_line(f"key=.*{key} .*outcome=reschedule", count=2)
     project.open(key)
     assert end_of(body) == [0, 1]
     assert end_of(last) == 0
@@ -355,14 +355,14 @@ def test_reschedule_does_not_outlive_the_message(project: Project, key: str) -> 
     later = project.tasks.rescheduling_long.apply_async((key,), expires=3)
     assert isinstance(end_of(later), TaskRevokedError)
     # It asked again while there was time, but not all the time.
-    asked = project.workers[0].lines(f"task_id={later.id}.*becomes=reschedule")
+    asked = project.workers[0].lines(f"task_id={later.id}.*outcome=reschedule")
     assert 2 <= len(asked) <= 20
 
 
 def test_reschedule_runs_within_the_life_of_the_message(project: Project, key: str) -> None:
     holder = held(project, project.tasks.rescheduling_long, key)
     later = project.tasks.rescheduling_long.apply_async((key,), expires=5)
-    project.workers[0].wait_for_line(f"task_id={later.id}.*becomes=reschedule")
+    project.workers[0].wait_for_line(f"task_id={later.id}.*outcome=reschedule")
     project.open(key)
     end_of(holder)
     assert isinstance(end_of(later), int)
@@ -405,7 +405,7 @@ def test_a_second_copy_of_a_running_task_is_put_off(
     running = project.tasks.brief.apply_async((key, key), task_id=task_id, headers=headers)
     project.run_of(str(task_id))
     project.tasks.brief.apply_async((key, key), task_id=task_id, headers=headers)
-    project.workers[0].wait_for_line(f"task_id={task_id} holder_task_id={task_id}.*becomes=parked")
+    project.workers[0].wait_for_line(f"task_id={task_id} holder_task_id={task_id}.*outcome=parked")
     # Neither skipped nor rescheduled: the state that people see is still that of the run.
     assert running.state in ("PENDING", "STARTED")
     project.open(key)

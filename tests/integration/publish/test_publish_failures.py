@@ -62,7 +62,7 @@ def test_a_duplicate_is_told_of_once(
             assert task.delay(key).id == first.id
     lock_conflict.disconnect(on_conflict, sender=task)
     [about] = told
-    assert about["becomes"] == policy.value
+    assert about["outcome"] == policy.value
     [line] = [record for record in caplog.records if "not published" in record.message]
     assert first.id in line.message
 

@@ -50,9 +50,9 @@ def test_a_poison_message_that_finds_its_lock_held_ends_too(
 ) -> None:
     """It ends at the limit of deliveries."""
     [worker], limit = project.workers, project.tasks.LIMIT
-    becomes = "reschedule" if by_other else "parked"
+    outcome = "reschedule" if by_other else "parked"
     result = project.tasks.poison.delay(key, by_other=by_other)
-    goes_back = f"task_id={result.id} .*becomes={becomes}"
+    goes_back = f"task_id={result.id} .*outcome={outcome}"
     for count in range(1, limit + 2):
         project.wait_for_note("begin", task_id=result.id, count=count)
         if count <= limit:

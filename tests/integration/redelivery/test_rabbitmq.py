@@ -71,7 +71,7 @@ def test_a_broken_connection_neither_repeats_nor_loses_what_runs(
             worker.wait_for_line("Connection to broker lost", count=count)
             worker.wait_for_line("Connected to amqp", count=count + 1)
             if SPARES_BUSY_PROCESSES:
-                worker.wait_for_line(f"task_id={result.id} .*becomes=parked", count=count)
+                worker.wait_for_line(f"task_id={result.id} .*outcome=parked", count=count)
             else:
                 worker.wait_for_line(rf"{result.id}\] received", count=count + 1)
         project.open(key)
@@ -113,7 +113,7 @@ def test_each_of_many_calls_of_one_key_that_are_put_off_runs(project: Project, k
     project.run_of(first.id)
     others = [project.tasks.rescheduling_slowly.delay(key) for _ in range(11)]
     for result in others:
-        worker.wait_for_line(f"task_id={result.id} .*becomes=reschedule", count=3)
+        worker.wait_for_line(f"task_id={result.id} .*outcome=reschedule", count=3)
     project.open(key)
     for result in (first, *others):
         assert isinstance(result.get(timeout=PATIENCE), int)
@@ -125,7 +125,7 @@ def test_a_coalesced_call_is_put_off_in_whole_seconds(project: Project, key: str
     first = project.tasks.coalescing.delay(key, key)
     project.run_of(first.id)
     second = project.tasks.coalescing.delay(key)
-    project.workers[0].wait_for_line(f"task_id={second.id} .*becomes=coalesce", count=4)
+    project.workers[0].wait_for_line(f"task_id={second.id} .*outcome=coalesce", count=4)
     project.open(key)
     assert isinstance(second.get(timeout=PATIENCE), int)
     assert project.workers[0].lines(f"{second.id}.*reject requeue=True") == []

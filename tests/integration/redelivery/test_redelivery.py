@@ -64,7 +64,7 @@ def result_of(project: Project, task_id: str) -> AsyncResult[Any]:
 
 
 def wait_until_parked(project: Project, task_id: str, *, count: int = 1) -> None:
-    line = f"task_id={task_id} holder_task_id={task_id} .*becomes=parked"
+    line = f"task_id={task_id} holder_task_id={task_id} .*outcome=parked"
     eventually(
         lambda: sum(len(worker.lines(line)) for worker in project.workers) >= count,
         f"{task_id} is parked {count} times",
@@ -170,7 +170,7 @@ def test_without_a_quorum_a_copy_is_put_off_and_leaves_no_trace(
         node.kill()
     with Watch(project, message.task_id) as watch:
         deliver_copy(project, message)
-        project.workers[0].wait_for_line(f"no quorum.*task_id={message.task_id} becomes=parked")
+        project.workers[0].wait_for_line(f"no quorum.*task_id={message.task_id} outcome=parked")
     assert watch.states == []
     project.open("gate")
     for node in nodes:
@@ -410,7 +410,7 @@ def test_a_task_id_published_again_while_it_runs_is_a_conflict(project: Project,
     project.tasks.rescheduling.apply_async((key, key), task_id=task_id)
     project.run_of(task_id)
     project.tasks.rescheduling.apply_async((key,), task_id=task_id)
-    project.workers[0].wait_for_line(f"task_id={task_id} .*becomes=reschedule")
+    project.workers[0].wait_for_line(f"task_id={task_id} .*outcome=reschedule")
     project.open(key)
     wait_until_settled(project)
     assert len(runs(project, task_id)) == 2

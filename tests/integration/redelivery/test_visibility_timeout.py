@@ -62,7 +62,7 @@ def runs(project: Project, result: AsyncResult[Any]) -> list[Note]:
 
 
 def wait_until_parked(project: Project, result: AsyncResult[Any], *, count: int = 1) -> None:
-    line = f"task_id={result.id} holder_task_id={result.id} .*becomes=parked"
+    line = f"task_id={result.id} holder_task_id={result.id} .*outcome=parked"
     eventually(
         lambda: sum(len(worker.lines(line)) for worker in project.workers) >= count,
         f"{result.id} is parked {count} times",

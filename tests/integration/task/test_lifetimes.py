@@ -201,7 +201,7 @@ def test_of_a_second_copy_becomes_what_the_table_says(
     if STAGES[lifetime].copy is Copy.RUNS:
         project.wait_for_note("begin", count=2, key=key)
     else:
-        worker.wait_for_line(f"task_id={result.id}.*becomes=parked")
+        worker.wait_for_line(f"task_id={result.id}.*outcome=parked")
     project.open(key)
     if STAGES[lifetime].copy is Copy.PARKED:
         worker.wait_for_line(f"message handled by another copy, copy discarded.*{result.id}")

@@ -148,7 +148,7 @@ def test_a_task_may_replace_itself(project: Project, key: str, lifetime: Lifetim
 def test_what_a_task_replaced_itself_with_is_no_copy_of_it(project: Project, key: str) -> None:
     result = project.tasks.replacing_tasks[Lifetime.WHILE_EXECUTING].delay(key, 1, key)
     # The new message arrives, with the same id, while its predecessor cleans up.
-    project.workers[0].wait_for_line(f"{key}.*becomes=parked")
+    project.workers[0].wait_for_line(f"{key}.*outcome=parked")
     project.open(key)
     eventually(result.ready)
     assert result.result == 1

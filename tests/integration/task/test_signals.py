@@ -83,7 +83,7 @@ def test_receivers_are_told_of_a_conflict(project: Project, worker: Worker, key:
         duplicate.get(timeout=PATIENCE)
     assert told(project, duplicate.id) == ["lock_conflict"]
     [note] = project.notes(of=duplicate.id)
-    assert note.more["becomes"] == "skip"
+    assert note.more["outcome"] == "skip"
 
 
 def test_a_receiver_that_raises_is_logged_and_changes_nothing(
@@ -144,7 +144,7 @@ def test_a_monitor_is_told_of_a_duplicate(project: Project, worker: Worker, key:
     event = next(event for event in caught if event["uuid"] in duplicates)
     assert event["key"] == f"{project.tasks.told.name}:{key}"
     assert event["holder"] == holder.id
-    assert event["becomes"] == "skip"
+    assert event["outcome"] == "skip"
     assert event["name"] == project.tasks.told.name
     assert event["hostname"].startswith(worker.name)
 

@@ -239,7 +239,7 @@ def test_a_redelivered_message_neither_runs_twice_nor_is_lost(acking_late: Proje
     result = project.tasks.brief.delay(key, key)
     project.run_of(result.id)
     project.redeliver()
-    project.workers[0].wait_for_line(f"task_id={result.id}.*becomes=parked", count=2)
+    project.workers[0].wait_for_line(f"task_id={result.id}.*outcome=parked", count=2)
     project.open(key)
     assert isinstance(result.get(timeout=PATIENCE), int)
     eventually(lambda: project.unacked() == 0 and project.queue_length() == 0, "all is settled")
@@ -301,7 +301,7 @@ def test_without_a_quorum_run_runs_without_a_lock_and_says_so(without_quorum: Pr
     result = without_quorum.tasks.reckless.delay(key)
     assert result.get(timeout=PATIENCE) == [None, None, True]
     # One of the first of an outage does, for each process of the pool.
-    lines = without_quorum.workers[0].lines("ERROR.*no quorum key=.*task=.*task_id=.*becomes=")
+    lines = without_quorum.workers[0].lines("ERROR.*no quorum key=.*task=.*task_id=.*outcome=")
     assert 1 <= len(lines) <= 4
 
 

@@ -78,7 +78,7 @@ def check_that_it_goes_back(
         eventually(lambda: not project.unacked(), "its message is acknowledged")
     shut_down()
     worker.wait_until_ended()
-    assert worker.lines(f"task_id={result.id}.*becomes=reschedule")
+    assert worker.lines(f"task_id={result.id}.*outcome=reschedule")
     assert result.state == "RETRY"
     assert project.notes("begin", task_id=result.id) == []
     expire_on(project.nodes, lock)

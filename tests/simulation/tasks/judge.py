@@ -202,14 +202,14 @@ class TaskJudge:
         self._locks.forget_asked(worker.process)
         return execution
 
-    def note_conflict(self, task_id: str, error: LockHeld, becomes: str) -> None:
+    def note_conflict(self, task_id: str, error: LockHeld, outcome: str) -> None:
         """Note what an execution tells of a conflict."""
         current = self._world.current
         for worker in self.workers:
             if current and worker.process is current.process and worker.execution:
-                worker.execution.conflict = (error, becomes)
+                worker.execution.conflict = (error, outcome)
                 self._world.note(
-                    f"{worker.process.name} {becomes} {task_id} for {short(str(error.owner))}"
+                    f"{worker.process.name} {outcome} {task_id} for {short(str(error.owner))}"
                     f"{' contended' if error.contended else ''}"
                 )
 
@@ -287,15 +287,15 @@ class TaskJudge:
         return is_late and (state in (states.RETRY, states.REVOKED) or is_of_before)
 
     def _judge_result(self, execution: Execution, story: _Story, result: Any) -> None:
-        becomes = execution.conflict[1] if execution.conflict else ""
+        outcome = execution.conflict[1] if execution.conflict else ""
         match story.state:
             case states.SUCCESS if execution.has_run:
                 story.ended.append(self._world.time)
                 self.endings["run"] += 1
-            case states.SUCCESS | states.REVOKED if becomes in ("complete", "skip", "wait"):
+            case states.SUCCESS | states.REVOKED if outcome in ("complete", "skip", "wait"):
                 self.endings["dropped"] += 1
                 story.dropped_for.append(self._judge_holder(execution))
-            case states.FAILURE if isinstance(result, LockHeld) and becomes == "raise":
+            case states.FAILURE if isinstance(result, LockHeld) and outcome == "raise":
                 self.endings["raised"] += 1
                 if not result.contended:
                     self._judge_holder(execution)

@@ -134,11 +134,11 @@ class TaskRun(Run):
                 {"visibility_timeout": visibility} if visibility else {}
             )
 
-    def _on_conflict(self, task_id: str, error: LockHeld, becomes: str, **how: Any) -> None:
+    def _on_conflict(self, task_id: str, error: LockHeld, outcome: str, **how: Any) -> None:
         if how.get("at") == "publish":
             self._tasks.note_duplicate(task_id, error)
         else:
-            self._tasks.note_conflict(task_id, error, becomes)
+            self._tasks.note_conflict(task_id, error, outcome)
 
     def _revoke(self, task_id: str) -> None:
         self._tasks.note_revoked(task_id)

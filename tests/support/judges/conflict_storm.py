@@ -80,10 +80,10 @@ def account_of(notes: Iterable[Note], deaths: Mapping[int, float]) -> Account:
             case "dropped":
                 dropped.add(note.more["call"])
             case "conflict":
-                conflicts[note.more["becomes"]] += 1
-                if note.more["becomes"] == "skip":
+                conflicts[note.more["outcome"]] += 1
+                if note.more["outcome"] == "skip":
                     skipped.add(note.more["call"])
-                elif note.more["becomes"] == "coalesce":
+                elif note.more["outcome"] == "coalesce":
                     in_line.add(note.more["call"])
     runs = runs_in(notes, deaths)
     ran = {str(run.task_id) for run in runs if run.is_whole}
@@ -158,7 +158,7 @@ def conflict_storm(
             until = seconds + within
             crowd(project, "publish", storm, seconds, 0.1, processes=PROCESSES, within=until)
             # A busy machine publishes few calls in this time, and few of them meet.
-            if len({note.more["becomes"] for note in project.notes("conflict")[met:]}) > 1:
+            if len({note.more["outcome"] for note in project.notes("conflict")[met:]}) > 1:
                 break
     assert not strikes.errors, strikes.errors
     assert strikes.faults, "nothing was struck"

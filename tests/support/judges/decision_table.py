@@ -39,7 +39,7 @@ class Row(NamedTuple):
         condition: In words.
         policies: Of the task, in words.
         action: What becomes of the message.
-        becomes: What signals and logs say of it; None: they say nothing.
+        announced: Its name in signals and logs; None: they say nothing.
         releases: Whether the message's reservation is released.
         fits: Whether the row is one of a situation.
     """
@@ -47,7 +47,7 @@ class Row(NamedTuple):
     condition: str
     policies: str
     action: Action
-    becomes: str | None
+    announced: str | None
     releases: bool
     fits: Callable[[Refusal, Situation], bool]
 
@@ -166,11 +166,11 @@ ROWS = (
 )  # fmt: skip
 
 
-def becomes_of(row: Row, refusal: Refusal, of: Situation) -> str | None:
+def announced_of(row: Row, refusal: Refusal, of: Situation) -> str | None:
     """Return what signals and logs say of a message, also where the row leaves that open."""
-    if row.becomes == BY_UNAVAILABLE:
+    if row.announced == BY_UNAVAILABLE:
         return of.on_unavailable.value
-    if row.becomes == BY_CONFLICT:
+    if row.announced == BY_CONFLICT:
         policy = _comes_back_by(refusal, of)
         return policy and policy.value
-    return row.becomes
+    return row.announced

@@ -181,7 +181,7 @@ def _judge_calls(
         elif note.event in ("failed", "dropped"):
             fates.setdefault(note.more["call"], note.event)
     for note in notes:
-        if note.event == "conflict" and note.more["becomes"] == "skip":
+        if note.event == "conflict" and note.more["outcome"] == "skip":
             fates.setdefault(note.more["call"], "skipped")
             holder = str(note.more["holder"]).partition("@")[0]
             if holder not in alive:  # it began, and could not say so any more

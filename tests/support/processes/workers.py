@@ -1,7 +1,7 @@
 """A real `celery worker`: started, watched, frozen, killed.
 
     with Worker("tests.integration.apps.locked", folder, pool="threads") as worker:
-        worker.wait_for_line("becomes=skip")
+        worker.wait_for_line("outcome=skip")
 
 Its log is a file, shown at the end of a failed test. It does not outlive the test's process, on
 Linux not even if that is killed.

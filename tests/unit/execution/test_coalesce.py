@@ -24,7 +24,7 @@ def task(new_task: NewTask, node: OneNode) -> Any:
 
 
 def becoming(conflicts: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    return [(conflict["error"].key, conflict["becomes"]) for conflict in conflicts]
+    return [(conflict["error"].key, conflict["outcome"]) for conflict in conflicts]
 
 
 def test_the_first_duplicate_is_requeued_with_the_pending_slot(
@@ -130,7 +130,7 @@ def test_a_duplicate_without_a_quorum_for_its_slot_is_requeued(
     assert conflicts == []
     [(level, line)] = log()
     assert level == "ERROR"
-    assert line.startswith("no quorum key=t%next task=t task_id=task-1 becomes=reschedule")
+    assert line.startswith("no quorum key=t%next task=t task_id=task-1 outcome=reschedule")
 
 
 def test_an_eager_duplicate_is_skipped_as_coalesce(

@@ -27,7 +27,7 @@ def test_a_duplicate_succeeds_with_the_declared_result(task: Any, conflicts: Any
     stored = task.AsyncResult("task-1")
     assert (stored.state, stored.result) == ("SUCCESS", "as before")
     assert task.runs == []
-    assert [conflict["becomes"] for conflict in conflicts] == ["complete"]
+    assert [conflict["outcome"] for conflict in conflicts] == ["complete"]
 
 
 def test_a_completed_duplicate_releases_its_reservation(task: Any, node: OneNode) -> None:

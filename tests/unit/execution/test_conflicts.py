@@ -28,7 +28,7 @@ def test_a_copy_of_the_running_message_is_parked_by_any_policy(
     assert task.AsyncResult("task-1").state == "PENDING"
     [headers] = published
     assert (headers["id"], headers["retries"], headers[COPY_HEADER]) == ("task-1", 2, True)
-    assert [conflict["becomes"] for conflict in conflicts] == ["parked"]
+    assert [conflict["outcome"] for conflict in conflicts] == ["parked"]
     assert task.runs == []
 
 
@@ -54,7 +54,7 @@ def test_the_same_id_published_again_is_not_parked(
     node.held["t"] = OWN, 1e9
     deliver(task, **{PUBLICATION_HEADER: NONCE[::-1]})
     assert task.AsyncResult("task-1").state == "REVOKED"
-    assert [conflict["becomes"] for conflict in conflicts] == ["skip"]
+    assert [conflict["outcome"] for conflict in conflicts] == ["skip"]
 
 
 def test_an_eager_execution_with_the_holders_id_is_not_parked(

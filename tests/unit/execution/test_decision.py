@@ -25,7 +25,7 @@ from celery_redlock.execution.decision import (
 from celery_redlock.pools.orphaned_leases import PROVISIONAL_S
 from celery_redlock.redlock.errors import AlreadyDone, LockHeld, QuorumUnavailable
 from tests.support.fakes.forged import HOLDER, WAITING
-from tests.support.judges.decision_table import ROWS, Refusal, Row, becomes_of
+from tests.support.judges.decision_table import ROWS, Refusal, Row, announced_of
 
 TTL = 30.0
 HELD = LockHeld("t", "holder@host", 20.0, owner=HOLDER, age=16.0)
@@ -61,8 +61,11 @@ def row_of(refusal: Refusal, of: Situation) -> Row:
 def test_every_situation_ends_by_its_row_of_the_table(refusal: Refusal) -> None:
     for of in situations(refusal):
         outcome, row = decide(of, REFUSED[refusal]), row_of(refusal, of)
-        told = (outcome.action, outcome.becomes, outcome.releases)
-        assert told == (row.action, becomes_of(row, refusal, of), row.releases), (of, row.condition)
+        told = (outcome.action, outcome.announced, outcome.releases)
+        assert told == (row.action, announced_of(row, refusal, of), row.releases), (
+            of,
+            row.condition,
+        )
 
 
 def test_each_row_of_the_table_is_that_of_a_situation() -> None:

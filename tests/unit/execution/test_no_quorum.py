@@ -92,7 +92,7 @@ def test_a_copy_is_parked_and_its_stored_result_untouched(
     assert headers["expires"] is None
     [(level, line)] = log()
     assert level == "ERROR"
-    assert "becomes=parked" in line
+    assert "outcome=parked" in line
 
 
 def test_a_copy_runs_without_a_lock_if_the_policy_is_run(task_for: NewTask, published: Any) -> None:
@@ -120,10 +120,10 @@ def test_receivers_and_monitors_are_told_what_becomes_of_it(
         outcomes.conclude(message, ERROR)
     finally:
         lock_unavailable.disconnect(note)
-    about = {"sender": message.task, "task_id": "task-1", "error": ERROR, "becomes": "run"}
+    about = {"sender": message.task, "task_id": "task-1", "error": ERROR, "outcome": "run"}
     assert told == [about]
     event = (message.delivery, "task-lock-unavailable")
-    assert events == [(*event, {"key": "t", "becomes": "run"})]
+    assert events == [(*event, {"key": "t", "outcome": "run"})]
 
 
 @pytest.mark.parametrize(("redelivered", "ending"), [(True, Ignore), (False, Retry)])
@@ -142,7 +142,7 @@ def test_only_the_first_of_many_is_logged_as_an_error(task_for: NewTask, log: An
         deliver(task, id=f"task-{number}")
     assert [level for level, _ in log()] == ["ERROR", "DEBUG", "DEBUG"]
     assert log()[0][1] == (
-        "no quorum key=t task=t task_id=task-0 becomes=run count=1 error=cannot lock 't': "
+        "no quorum key=t task=t task_id=task-0 outcome=run count=1 error=cannot lock 't': "
         "0 of 1 nodes answered, 1 is needed (127.0.0.1:1: down)"
     )
 

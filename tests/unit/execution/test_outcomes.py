@@ -96,7 +96,7 @@ def test_a_conflict_is_one_line_that_names_the_holder(new_task: NewTask, log: An
     outcomes.announce(message_of(new_task()), HELD, "skip")
     line = (
         "lock conflict key=t task=t task_id=task-1 holder_task_id=holder holder_host=host "
-        "remaining_s=20.000 becomes=skip"
+        "remaining_s=20.000 outcome=skip"
     )
     assert log() == [("WARNING", line)]
 
@@ -118,14 +118,14 @@ def test_receivers_of_a_conflict_get_the_task_and_the_error(
     outcomes.announce(message, held, "skip")
     [told] = conflicts
     assert told["sender"] is message.task
-    assert (told["task_id"], told["error"], told["becomes"]) == ("task-1", held, "skip")
+    assert (told["task_id"], told["error"], told["outcome"]) == ("task-1", held, "skip")
     assert held.task_name == "t"
     assert told["at"] == "execution"
 
 
 def test_monitors_are_sent_an_event_of_a_conflict(monitored: Any) -> None:
     outcomes.announce(message_of(monitored), HELD, "skip")
-    fields = {"name": "t", "key": "t", "holder": "holder", "becomes": "skip", "retry": False}
+    fields = {"name": "t", "key": "t", "holder": "holder", "outcome": "skip", "retry": False}
     assert monitored.sent == [("task-deduplicated", fields)]
 
 

@@ -26,7 +26,7 @@ def test_a_duplicate_fails_with_lock_held(task: Any, conflicts: Any) -> None:
     assert isinstance(stored.result, LockHeld)
     assert (stored.result.holder, stored.result.remaining) == ("holder@host", 20)
     assert task.runs == []
-    assert [conflict["becomes"] for conflict in conflicts] == ["raise"]
+    assert [conflict["outcome"] for conflict in conflicts] == ["raise"]
 
 
 def test_a_failed_duplicate_releases_its_reservation(task: Any, node: OneNode) -> None:

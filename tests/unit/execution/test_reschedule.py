@@ -38,7 +38,7 @@ def test_a_duplicate_is_requeued_with_its_id_and_retries(
     [headers] = published
     assert (headers["id"], headers["retries"]) == ("task-1", 2)
     assert task.runs == []
-    assert [conflict["becomes"] for conflict in conflicts] == ["reschedule"]
+    assert [conflict["outcome"] for conflict in conflicts] == ["reschedule"]
 
 
 @pytest.mark.parametrize(("age", "pause"), [(0.1, 0.25), (8, 4), (3600, 30)])
@@ -71,7 +71,7 @@ def test_an_eager_duplicate_is_skipped_as_reschedule(
     assert result.state == "REVOKED"
     assert isinstance(result.result, DuplicateTask)
     assert published == []
-    assert [conflict["becomes"] for conflict in conflicts] == ["reschedule"]
+    assert [conflict["outcome"] for conflict in conflicts] == ["reschedule"]
 
 
 def test_an_aborted_duplicate_is_requeued_and_stays_aborted(

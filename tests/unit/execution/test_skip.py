@@ -39,5 +39,5 @@ def test_a_skipped_message_releases_its_reservation(task: Any, node: OneNode) ->
 def test_a_skipped_message_is_announced_as_skip(task: Any, conflicts: Any) -> None:
     deliver(task)
     [conflict] = conflicts
-    assert conflict["becomes"] == "skip"
+    assert conflict["outcome"] == "skip"
     assert conflict["error"].owner == HOLDER

@@ -39,7 +39,7 @@ def test_a_duplicate_is_skipped_after_its_wait(
     assert stored.state == "REVOKED"
     assert stored.result.remaining == 15
     assert published == []
-    assert [conflict["becomes"] for conflict in conflicts] == ["skip"]
+    assert [conflict["outcome"] for conflict in conflicts] == ["skip"]
 
 
 def test_a_message_runs_when_the_lock_is_free_within_its_wait(task: Any, node: OneNode) -> None:
@@ -58,7 +58,7 @@ def test_a_duplicate_is_requeued_if_a_shutdown_ends_its_wait(
     assert node.clock.now() == began
     assert task.AsyncResult("task-1").state == "RETRY"
     assert [headers["id"] for headers in published] == ["task-1"]
-    assert [conflict["becomes"] for conflict in conflicts] == ["reschedule"]
+    assert [conflict["outcome"] for conflict in conflicts] == ["reschedule"]
 
 
 @pytest.mark.usefixtures("shutdown")
@@ -67,7 +67,7 @@ def test_an_eager_duplicate_is_skipped_though_a_shutdown_began(
 ) -> None:
     assert task.apply().state == "REVOKED"
     assert published == []
-    assert [conflict["becomes"] for conflict in conflicts] == ["skip"]
+    assert [conflict["outcome"] for conflict in conflicts] == ["skip"]
 
 
 @pytest.fixture

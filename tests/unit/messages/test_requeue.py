@@ -231,7 +231,7 @@ def test_publishing_is_retried_for_a_minute_where_returns_count(
 
 
 @pytest.mark.parametrize(
-    ("error", "late", "becomes"),
+    ("error", "late", "outcome"),
     [
         (OperationalError("gone"), True, "put back"),
         (OperationalError("gone"), False, "given up"),
@@ -241,7 +241,7 @@ def test_publishing_is_retried_for_a_minute_where_returns_count(
     ],
 )
 def test_a_retry_that_is_not_published_puts_its_message_back(
-    app: Celery, node: OneNode, error: Exception, late: bool, becomes: str
+    app: Celery, node: OneNode, error: Exception, late: bool, outcome: str
 ) -> None:
     seen: list[Exception] = []
 
@@ -261,11 +261,11 @@ def test_a_retry_that_is_not_published_puts_its_message_back(
 
     deliver(body)
     [ending] = seen
-    if becomes == "interrupted":
+    if outcome == "interrupted":
         assert ending is error
     else:
         assert isinstance(ending, Reject)
-        assert ending.requeue is (becomes == "put back")  # type: ignore[attr-defined]
+        assert ending.requeue is (outcome == "put back")  # type: ignore[attr-defined]
         assert ending.reason is error  # type: ignore[attr-defined]
 
 

@@ -93,7 +93,7 @@ def test_a_conflict_is_an_event_of_the_tasks_span(
     [event] = observed.spans()["run/t"].events
     assert event.name == "redlock.conflict"
     assert event.attributes == {
-        "redlock.key": "t", "redlock.becomes": "skip", "redlock.at": "execution",
+        "redlock.key": "t", "redlock.outcome": "skip", "redlock.at": "execution",
         "redlock.holder": "holder@host",
     }  # fmt: skip
 

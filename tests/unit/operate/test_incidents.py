@@ -13,7 +13,7 @@ from tests.support.eventually import eventually
 
 CONFLICT = {
     "type": "task-deduplicated", "timestamp": 1e9, "name": "bank.sync", "uuid": "t-2", "key": "k",
-    "holder": "t-1", "becomes": "skip", "hostname": "w1",
+    "holder": "t-1", "outcome": "skip", "hostname": "w1",
 }  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def test_missing_and_endless_fields_do_no_harm() -> None:
     incidents = Incidents(app=None)
     incidents.note({"type": "task-lock-lost", "timestamp": 1, "key": "k" * 9999, "name": [1]})
     [incident] = incidents.latest
-    assert (incident.key, incident.task, incident.becomes) == ("k" * 1000, "[1]", "")
+    assert (incident.key, incident.task, incident.outcome) == ("k" * 1000, "[1]", "")
 
 
 def test_the_latest_come_first_and_the_oldest_are_forgotten() -> None:
@@ -63,7 +63,7 @@ def test_events_of_the_app_are_received() -> None:
         Incidents(app) as incidents,
     ):
         eventually(lambda: incidents.problem is None)
-        fields = {name: CONFLICT[name] for name in ("name", "uuid", "key", "holder", "becomes")}
+        fields = {name: CONFLICT[name] for name in ("name", "uuid", "key", "holder", "outcome")}
         with app.connection_for_write() as connection:
             dispatcher = app.events.Dispatcher(connection, hostname="w1")
             dispatcher.send("task-deduplicated", **fields)

@@ -170,10 +170,10 @@ def test_a_duplicate_is_announced_with_the_policy(
     node.held["t"] = HOLDER, node.clock.now() + 20
     new_task(lock_lifetime="until_executed").apply_async(task_id="mine")
     [told] = conflicts
-    assert (told["task_id"], told["error"].key, told["becomes"]) == ("mine", "t", "skip")
+    assert (told["task_id"], told["error"].key, told["outcome"]) == ("mine", "t", "skip")
     assert (told["sender"].name, told["at"]) == ("t", "publish")
     assert told["error"].task_name == "t"
-    line = "not published key=t task=t holder_task_id=holder remaining_s=20.000 becomes=skip"
+    line = "not published key=t task=t holder_task_id=holder remaining_s=20.000 outcome=skip"
     assert log() == [("INFO", line)]
 
 
@@ -248,11 +248,11 @@ def test_without_a_quorum_raise_refuses_the_call(
 
 
 @pytest.mark.parametrize(
-    ("policy", "becomes"),
+    ("policy", "outcome"),
     [("raise", "raise"), ("reschedule", "unreserved"), ("run", "unreserved")],
 )
 def test_receivers_are_told_of_a_call_without_a_quorum(
-    new_task: NewTask, node: OneNode, policy: str, becomes: str
+    new_task: NewTask, node: OneNode, policy: str, outcome: str
 ) -> None:
     told: list[dict[str, Any]] = []
 
@@ -270,7 +270,7 @@ def test_receivers_are_told_of_a_call_without_a_quorum(
     [one] = told
     assert one.pop("sender").name == "t"
     assert isinstance(one.pop("error"), QuorumUnavailable)
-    assert one == {"task_id": "mine", "becomes": becomes}
+    assert one == {"task_id": "mine", "outcome": outcome}
 
 
 @pytest.mark.parametrize("error", [OperationalError, KeyboardInterrupt])

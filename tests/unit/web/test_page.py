@@ -151,7 +151,7 @@ def test_incidents_are_listed_the_latest_first(three: Operated, new_client: NewC
             "hostname": "w1",
             "holder": "t-1",
         }
-        incidents.note(event | {"type": kind, "timestamp": at - ago, "becomes": "skip"})
+        incidents.note(event | {"type": kind, "timestamp": at - ago, "outcome": "skip"})
     shown = new_client(incidents=incidents).get("/").text
     assert "Events are not received now: not connected to the broker yet" in shown
     seen = text_of(shown)

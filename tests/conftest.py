@@ -46,7 +46,8 @@ def pytest_report_header() -> str:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if is_of_the_lock_alone(item.path):
+    # Imports are read only if `-m` asks: each process of pytest-xdist would read them all.
+    if "lock" in item.config.option.markexpr and is_of_the_lock_alone(item.path):
         item.add_marker("lock")
 
 

@@ -29,7 +29,8 @@ def test_a_revoked_task_ends_its_wait_for_the_lock(project: Project, key: str, p
         result = task.delay(key)
         # More than once of each node.
         eventually(lambda: len(tap.commands("EVALSHA", key)) > len(project.nodes), "it waits")
-    project.app.control.revoke(result.id)
+    # With greenlets, a worker may hear of commands a moment after it has said that it is ready.
+    eventually(lambda: project.app.control.revoke(result.id, reply=True), "it is told")
     with pytest.raises(TaskRevokedError):
         result.get(timeout=PATIENCE)
     # Celery may store the result before.

@@ -76,13 +76,24 @@ def test_a_server_that_repeats_a_password_does_not_have_it_shown(
     with pytest.raises(QuorumUnavailable) as caught:
         redlock.acquire("k")
     shown = traceback.format_exception(caught.value)
-    shown += [repr(redlock), repr(redlock.check()), repr(redlock.nodes), repr(events)]
+    shown += [repr(redlock), repr(redlock.nodes), repr(events)]
     redlock.close()
     direct = DirectConnection(url, SystemClock(), 1.0)
     direct.connect()
     assert "unknown command" in str(direct.error)
     shown += [str(direct.error), repr(Target([url])), caplog.text]
     assert MARK not in "".join(shown)
+
+
+def test_nor_does_a_check_of_the_nodes_show_it(
+    parrot: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    redlock = Redlock([f"redis://user:{MARK}@127.0.0.1:{parrot}"], node_timeout=0.05)
+    report = repr(redlock.check())
+    redlock.close()
+    assert "unknown command" in report
+    assert MARK not in report + caplog.text
 
 
 @given(

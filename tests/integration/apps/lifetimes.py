@@ -19,8 +19,8 @@ Decorator = Callable[[Callable[..., Any]], Any]
 inside = Inside(__name__)
 app = inside.app
 
-TTL = 2.0
-"""Of every lease, in seconds."""
+TTL = 8.0
+"""Of every lease, in seconds: longer than a busy machine stalls."""
 PERIOD = 600.0
 """Of every throttle, in seconds."""
 INSTEAD = "of a duplicate"

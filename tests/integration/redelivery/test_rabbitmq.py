@@ -109,9 +109,9 @@ def test_each_of_many_calls_of_one_key_that_are_put_off_runs(project: Project, k
     [worker, *_] = project.workers
     # RabbitMQ delays by powers of two of a second, each in a queue of its own; a message whose
     # headers say that it was in one before is dropped there, as one that goes in circles.
-    first = project.tasks.rescheduling_slowly.delay(key, key)
+    first = project.tasks.rescheduling.delay(key, key)
     project.run_of(first.id)
-    others = [project.tasks.rescheduling_slowly.delay(key) for _ in range(11)]
+    others = [project.tasks.rescheduling.delay(key) for _ in range(11)]
     for result in others:
         worker.wait_for_line(f"task_id={result.id} .*outcome=reschedule", count=3)
     project.open(key)

@@ -133,13 +133,13 @@ def test_a_failure_stays_what_is_stored(project: Project, key: str, name: str) -
 
 def test_a_parked_copy_does_not_expire(project: Project, key: str) -> None:
     # Celery would store that the task was revoked, while it runs.
-    message = capture(project, project.tasks.failing, key, key, expires=2)
+    message = capture(project, project.tasks.failing, key, key, expires=10)
     with Watch(project, message.task_id) as watch:
         deliver(project, message)
         run = project.run_of(message.task_id)
         redeliver(project, message.task_id)
         wait_until_parked(project, message.task_id)
-        eventually(lambda: time.monotonic() > run.at + 3)
+        eventually(lambda: time.monotonic() > run.at + 11)
         project.open(key)
         wait_until_settled(project)
     assert watch.states == ["FAILURE"]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-import re
 import time
-from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -18,7 +16,8 @@ from tests.support.processes.inside import Inside
 
 inside = Inside(__name__)
 app = inside.app
-LONG_S = 30.0
+LONG_S = 600.0
+"""Longer than a test waits."""
 THIEF = "somebody else"
 
 
@@ -41,10 +40,13 @@ BODIES = {"sleep": sleep, "compute": compute, "wait for a reply": wait_for_a_rep
 
 
 @singleton_task(app=app, lock_key="{key}", lock_ttl=1)
-def aborted(key: str, how: str, seconds: float = LONG_S) -> str:
+def aborted(key: str, how: str, seconds: float = LONG_S, *, goes_on: bool = False) -> str:
+    """Do something for so long; then compute, if it goes on."""
     inside.note("begin", key=key)
     try:
         BODIES[how](seconds)
+        if goes_on:
+            compute(LONG_S)
     except LeaseLost:
         inside.note("interrupted", key=key)
         raise
@@ -59,7 +61,7 @@ def continued(self: SingletonTask, key: str, gate: str | None = None) -> list[An
     return [self.lease.lost, self.lease.remaining()]
 
 
-@singleton_task(app=app, lock_key="{key}", lock_ttl=3, bind=True)
+@singleton_task(app=app, lock_key="{key}", lock_ttl=8, bind=True)
 def looking(self: SingletonTask, key: str, gate: str) -> list[float]:
     """Look at the lease thousands of times until the gate opens; return the most it had left."""
     assert self.lease is not None
@@ -109,41 +111,25 @@ def other(key: str) -> str:
 # --- one call into C, without end -----------------------------------------------------------------
 
 
-def match(size: float) -> None:
-    """Match a catastrophic regex: twice the work for each step."""
-    re.match(r"(a+)+b", "a" * math.ceil(size))
-
-
 def power(size: float) -> None:
     """Raise to a power, of twice the work for each step."""
     7 ** round(2 ** (size / math.log2(3)))
 
 
-def hog(call: Callable[[float], None], seconds: float) -> float:
-    """Hold the interpreter lock for at least `seconds` in a single call; return for how long."""
+def hog(seconds: float) -> None:
+    """Hold the interpreter lock for at least `seconds` in a single call."""
     size, took = 20.0, 0.0
     while took < seconds:
         began = time.monotonic()
-        call(size)
+        power(size)
         took = time.monotonic() - began
         # A sample first, then once more if that was not enough.
         size += math.log2(1.2 * seconds / took)
-    return took
-
-
-@singleton_task(app=app, lock_key="{key}", lock_ttl=1, bind=True)
-def hogging(self: SingletonTask, key: str, how: str) -> list[Any]:
-    """Hold the interpreter lock for three ttls."""
-    assert self.lease is not None
-    inside.note("begin", key=key)
-    took = hog({"regex": match, "power": power}[how], 3.0)
-    inside.note("back", key=key)
-    return [took, self.lease.lost, self.lease.remaining()]
 
 
 @singleton_task(app=app, lock_key="{key}", lock_ttl=0.4, bind=True)
 def hogging_in_vain(self: SingletonTask, key: str) -> list[Any]:
     """Hold the interpreter lock for three ttls, where that also stops the keeper."""
     assert self.lease is not None
-    hog(power, 1.2)
+    hog(1.2)
     return [self.lease.lost, self.lease.remaining()]

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class Idle:
 
     def __init__(self, new_redlock: NewRedlock, proxies: list[Proxy]) -> None:
         self.clock = LeapingClock()
-        self.redlock = new_redlock(urls(proxies), clock=self.clock, node_timeout=0.25)
+        self.redlock = new_redlock(urls(proxies), clock=self.clock, node_timeout=1.0)
         self.proxies = proxies
 
     def be_idle(self) -> None:
@@ -70,12 +70,12 @@ def test_idle_connections_that_were_dropped_cost_no_lock(idle: Idle, five: Serve
 
 
 def test_a_lease_is_extended_after_its_connections_were_dropped(idle: Idle) -> None:
-    lease = idle.redlock.acquire("k", ttl=30)
+    lease = idle.redlock.acquire("k", ttl=60)
     idle.be_idle()
     began = time.monotonic()
     idle.redlock.extend(lease)
-    assert lease.remaining() > 25
-    assert time.monotonic() - began < 5.5, "a quarter of what is left is 5.9 s"
+    assert lease.remaining() > 40
+    assert time.monotonic() - began < 13, "a quarter of what is left is 13.4 s"
     idle.redlock.release(lease)
 
 
@@ -95,7 +95,7 @@ def test_a_hung_majority_is_no_reason_for_two_holders(
 ) -> None:
     """It takes each new connection, and answers late: on the old ones a grant, and its release."""
     clock = LeapingClock()
-    redlock = new_redlock(five.urls[:3], clock=clock, node_timeout=0.05)
+    redlock = new_redlock(five.urls[:3], clock=clock, node_timeout=1.0)
     redlock.release(redlock.acquire("k"))
     clock.leap(6)
     for server in five[:2]:
@@ -195,7 +195,7 @@ def behind_black_hole(
 def test_a_first_address_that_drops_everything_costs_no_lock(
     five: Servers, new_redlock: NewRedlock, behind_black_hole: Callable[[Server], str]
 ) -> None:
-    redlock = new_redlock([behind_black_hole(server) for server in five[:3]], node_timeout=0.25)
+    redlock = new_redlock([behind_black_hole(server) for server in five[:3]], node_timeout=1.0)
     redlock.release(redlock.acquire("k"))
     redlock.close()
     redlock.release(redlock.acquire("k"))
@@ -205,10 +205,24 @@ def test_a_first_address_that_drops_everything_costs_no_lock(
 
 
 def test_the_words_of_a_full_node_are_the_reason(new_redlock: NewRedlock) -> None:
-    with Server("--maxclients", "1") as full, socket.create_connection(("127.0.0.1", full.port)):
+    with ExitStack() as stack:
+        full = stack.enter_context(Server("--maxclients", "1"))
+        eventually(lambda: occupies(stack.enter_context(connected_to(full))))
         for _ in range(24):
             with pytest.raises(QuorumUnavailable, match="max number of clients reached"):
                 new_redlock([full.url]).acquire("k")
+
+
+def connected_to(server: Server) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), timeout=60)
+
+
+def occupies(connection: socket.socket) -> bool:
+    """Tell whether the server has taken a connection: it may not have seen the last one's end."""
+    with suppress(OSError):
+        connection.sendall(b"PING\r\n")
+        return connection.recv(64).startswith(b"+PONG")
+    return False
 
 
 def address_of_this_machine() -> str:

@@ -229,10 +229,18 @@ def test_back_off_does_not_grow_with_each_broken_connection(
 def test_check_names_what_is_wrong(five: Servers, new_redlock: NewRedlock) -> None:
     five[1].kill()
     five[2].pause()
-    problems = new_redlock(five.urls, node_timeout=0.05).check()
-    assert set(problems) == {name_of(five[1]), name_of(five[2])}
-    assert "refused" in problems[name_of(five[1])]
-    assert "imeout" in problems[name_of(five[2])]
+    redlock, dead, hung = new_redlock(five.urls, node_timeout=0.2), *map(name_of, five[1:3])
+
+    def is_right() -> bool:
+        # Others may be too slow once.
+        problems = redlock.check()
+        return (
+            set(problems) == {dead, hung}
+            and "refused" in problems[dead]
+            and "imeout" in problems[hung]
+        )
+
+    eventually(is_right)
 
 
 def test_nodes_that_are_no_redis_at_all_are_named(new_redlock: NewRedlock) -> None:

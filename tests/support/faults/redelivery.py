@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import redis
 
 from tests.support.eventually import eventually
+from tests.support.judges.queues import is_taking
 from tests.support.processes.project import Project
 from tests.support.versions import LOOKS_FOR_LOST_MESSAGES_WHEN_TOLD
 
@@ -28,7 +28,6 @@ _PRIORITIES = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 """What kombu adds to a queue's name for each of its priority steps."""
 
 
-_IN_BETWEEN_S = 0.3
 _HELD_MS = 600_000  # until it is told otherwise
 
 
@@ -53,15 +52,21 @@ class Message:
 
 def messages(project: Project, task_id: str | None = None) -> list[Message]:
     """Return what the broker has, delivered or not; of one task, or of all."""
+    return _look(project, task_id)[0]
+
+
+def _look(project: Project, task_id: str | None = None) -> tuple[list[Message], bool]:
+    """Return the broker's messages, and whether a worker may have another, at one moment."""
     with _broker(project) as broker:
         pipe = broker.pipeline()
         for priority in _PRIORITIES:
             pipe.lrange(project.queue + priority, 0, -1)
         pipe.hvals("unacked")
-        *queued, delivered = pipe.execute()
+        pipe.client_list()
+        *queued, delivered, clients = pipe.execute()
     found = [_message(json.loads(raw), is_delivered=False) for raws in queued for raw in raws]
     found += [_message(json.loads(entry)[0], is_delivered=True) for entry in delivered]
-    return [one for one in found if task_id in (None, one.task_id)]
+    return [one for one in found if task_id in (None, one.task_id)], is_taking(clients)
 
 
 def capture(project: Project, task: Any, *args: Any, **options: Any) -> Message:
@@ -128,14 +133,10 @@ def restoring_often(project: Project) -> Iterator[None]:
 
 def wait_until_settled(project: Project, task_id: str | None = None) -> None:
     """Return when no message is left, neither in the queue nor with a worker."""
-    empty_since: list[float] = []
-
-    def are_gone() -> bool:
-        # A worker takes a message off the queue, and then notes that it has it.
-        empty_since[:] = [] if messages(project, task_id) else empty_since or [time.monotonic()]
-        return bool(empty_since) and time.monotonic() > empty_since[0] + _IN_BETWEEN_S
-
-    eventually(are_gone, f"no message is left of {messages(project, task_id)}")
+    eventually(
+        lambda: _look(project, task_id) == ([], False),
+        f"no message is left of {messages(project, task_id)}",
+    )
 
 
 @contextmanager

@@ -30,7 +30,7 @@ def publish_storm(
     """
     crowd(project, "publish", publishes // processes, keys, processes=processes, within=within)
     eventually(
-        lambda: project.queue_length() == project.unacked() == 0,
+        project.is_settled,
         f"no message is left; {project.queue_length()} wait, {project.unacked()} are delivered",
         within=within,
     )

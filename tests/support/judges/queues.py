@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 from celery import Celery
+
+_GIVEN_UP_S = 10
+"""A connection that has not waited for a message for so long does not take any more."""
 
 
 class Queues:
@@ -49,6 +53,18 @@ class Queues:
             channel: Any = connection.default_channel
             return int(channel.client.hlen(channel.unacked_key))
 
+    def is_settled(self) -> bool:
+        """Tell whether no message waits or is delivered, at one moment; a Redis broker only."""
+        with self.app.connection_for_write() as connection:
+            channel: Any = connection.default_channel
+            look = channel.client.pipeline()
+            for priority in channel.priority_steps:
+                look.llen(channel._q_for_pri(self.queue, priority))
+            look.hlen(channel.unacked_key)
+            look.client_list()
+            *counts, clients = look.execute()
+        return not any(counts) and not is_taking(clients)
+
     def redeliver(self) -> None:
         """Have a Redis broker deliver again what is not acknowledged, its runs going on.
 
@@ -74,3 +90,16 @@ class Queues:
             channel.queue_delete(self.queue)
             for exchange in (self.queue, f"{self.queue}.pidbox", f"reply.{self.queue}.pidbox"):
                 channel.exchange_delete(exchange)
+
+
+def is_taking(clients: Iterable[Mapping[str, str]]) -> bool:
+    """Tell from a Redis broker's list of clients whether one may just have taken a message.
+
+    A worker takes a message off the queue, and notes then that it has it, on another connection. On
+    a busy machine the message is in neither place for long. Meanwhile the worker does not wait for
+    the next one.
+    """
+    return any(
+        one["cmd"] == "brpop" and "b" not in one["flags"] and int(one["idle"]) < _GIVEN_UP_S
+        for one in clients
+    )

@@ -42,7 +42,7 @@ for _name in SIGNALS:
     listen(_name)
 
 
-@singleton_task(app=app, lock_key="{key}", lock_ttl=1, lock_on_lost="continue", bind=True)
+@singleton_task(app=app, lock_key="{key}", lock_ttl=8, lock_on_lost="continue", bind=True)
 def told(self: SingletonTask, key: str, gate: str | None = None) -> int:
     inside.run(gate, key=key)
     return os.getpid()

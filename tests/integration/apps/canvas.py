@@ -41,7 +41,7 @@ def raise_(x: int, y: int = 0, *, key: str, gate: str | None = None) -> int:
     return _add(x, y, key=key, gate=gate)
 
 
-@app.task(lock_key="{key}", lock_on_conflict="reschedule", lock_ttl=1)
+@app.task(lock_key="{key}", lock_on_conflict="reschedule", lock_ttl=8)
 def reschedule(x: int, y: int = 0, *, key: str, gate: str | None = None) -> int:
     return _add(x, y, key=key, gate=gate)
 
@@ -51,7 +51,7 @@ def wait(x: int, y: int = 0, *, key: str, gate: str | None = None) -> int:
     return _add(x, y, key=key, gate=gate)
 
 
-@app.task(lock_key="{key}", lock_on_conflict="coalesce", lock_ttl=1)
+@app.task(lock_key="{key}", lock_on_conflict="coalesce", lock_ttl=8)
 def coalesce(x: int, y: int = 0, *, key: str, gate: str | None = None) -> int:
     return _add(x, y, key=key, gate=gate)
 

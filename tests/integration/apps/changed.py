@@ -17,7 +17,7 @@ PERIOD = 600.0
 
 
 def ttl_of(lifetime: Lifetime) -> float:
-    return PERIOD if lifetime.is_throttle else 2.0
+    return PERIOD if lifetime.is_throttle else 8.0
 
 
 _lifetime = Lifetime(os.environ.get(VARIABLE, Lifetime.WHILE_EXECUTING))

@@ -36,7 +36,7 @@ def make(lifetime: Lifetime, *, late: bool) -> Any:
         lock_key="{key}",
         lock_lifetime=lifetime.value,
         lock_on_conflict=OnConflict.COALESCE.value,
-        lock_ttl=2,
+        lock_ttl=8,
         acks_late=late,
         reject_on_worker_lost=late,
     )

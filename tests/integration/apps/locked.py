@@ -49,7 +49,7 @@ def raising(key: str, gate: str | None = None) -> int | None:
 
 
 @singleton_task(
-    app=app, lock_key="{key}", lock_on_conflict="reschedule", lock_ttl=1, max_retries=0, bind=True
+    app=app, lock_key="{key}", lock_on_conflict="reschedule", lock_ttl=8, max_retries=0, bind=True
 )
 def rescheduling(self: SingletonTask, key: str, gate: str | None = None) -> int:
     shown = [self.request.get(name) for name in ("argsrepr", "kwargsrepr")]
@@ -71,7 +71,7 @@ def coalescing_long(key: str, gate: str | None = None) -> int | None:
     app=app,
     lock_key="{key}",
     lock_on_conflict="reschedule",
-    lock_ttl=1,
+    lock_ttl=8,
     autoretry_for=(NotToday,),
     max_retries=2,
     retry_backoff=False,
@@ -105,21 +105,21 @@ def telling(self: SingletonTask, key: str, *, fencing_token: int) -> list[int | 
     return [fencing_token, self.fencing_token, lease.token]
 
 
-@singleton_task(app=app, lock_key="{key}", lock_ttl=3)
+@singleton_task(app=app, lock_key="{key}", lock_ttl=5)
 def brief(key: str, gate: str | None = None) -> int | None:
     return inside.run(gate, key=key)
 
 
-@singleton_task(app=app, lock_key="{key}", lock_ttl=3, bind=True)
+@singleton_task(app=app, lock_key="{key}", lock_ttl=5, bind=True)
 def hogging(self: SingletonTask, key: str, seconds: int) -> bool:
-    """Hold the GIL: no other thread of this process runs meanwhile."""
+    """Hold the GIL: no other thread of this process runs meanwhile. Tell if the lease is over."""
     inside.note("begin", key=key)
     ctypes.PyDLL(None).sleep(seconds)
     assert self.lease is not None
-    return self.lease.lost
+    return self.lease.lost or not self.lease.remaining()
 
 
-@singleton_task(app=app, lock_key="{key}", lock_min_hold=2, bind=True, max_retries=1)
+@singleton_task(app=app, lock_key="{key}", lock_min_hold=8, bind=True, max_retries=1)
 def lingering(self: SingletonTask, key: str, *, times: int = 1) -> int | None:
     inside.run(key=key)
     if self.request.retries + 1 < times:
@@ -129,7 +129,7 @@ def lingering(self: SingletonTask, key: str, *, times: int = 1) -> int | None:
 
 
 @singleton_task(
-    app=app, lock_key="{key}", lock_ttl=1, lock_max_hold=1, lock_on_lost="continue", bind=True
+    app=app, lock_key="{key}", lock_ttl=3, lock_max_hold=3, lock_on_lost="continue", bind=True
 )
 def overstaying(self: SingletonTask, key: str, gate: str | None = None) -> bool:
     inside.run(gate, key=key)

@@ -352,7 +352,7 @@ def test_reschedule_lets_a_canvas_wait_for_it(project: Project, key: str) -> Non
 def test_reschedule_does_not_outlive_the_message(project: Project, key: str) -> None:
     # The holder's ttl of 30 s is longer than the message may live.
     held(project, project.tasks.rescheduling_long, key)
-    later = project.tasks.rescheduling_long.apply_async((key,), expires=3)
+    later = project.tasks.rescheduling_long.apply_async((key,), expires=10)
     assert isinstance(end_of(later), TaskRevokedError)
     # It asked again while there was time, but not all the time.
     asked = project.workers[0].lines(f"task_id={later.id}.*outcome=reschedule")
@@ -361,7 +361,7 @@ def test_reschedule_does_not_outlive_the_message(project: Project, key: str) -> 
 
 def test_reschedule_runs_within_the_life_of_the_message(project: Project, key: str) -> None:
     holder = held(project, project.tasks.rescheduling_long, key)
-    later = project.tasks.rescheduling_long.apply_async((key,), expires=5)
+    later = project.tasks.rescheduling_long.apply_async((key,), expires=60)
     project.workers[0].wait_for_line(f"task_id={later.id}.*outcome=reschedule")
     project.open(key)
     end_of(holder)

@@ -227,7 +227,7 @@ def test_raise_ends_as_a_failure(project: Project, key: str, hold: Hold) -> None
     assert caught.value.holder.startswith("holder@")
 
 
-@pytest.mark.parametrize("task", ["waiting", "rescheduling"])
+@pytest.mark.parametrize("task", ["waiting", "rescheduling_long"])
 def test_wait_and_reschedule_run_when_the_lock_is_free(
     project: Project, key: str, hold: Hold, task: str
 ) -> None:
@@ -249,7 +249,7 @@ def test_wait_and_reschedule_run_when_the_lock_is_free(
 def test_wait_and_reschedule_in_vain_end_as_skip(
     project: Project, key: str, hold: Hold, task: str
 ) -> None:
-    # There is no queue to go back to: reschedule waits for a ttl, here of 1 s.
+    # There is no queue to go back to: reschedule waits for a ttl, here of 8 s.
     with hold(getattr(project.tasks, task), key):
         result = getattr(project.tasks, task).delay(key)
     assert result.state == "REVOKED"

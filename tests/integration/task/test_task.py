@@ -70,8 +70,8 @@ def test_a_task_much_longer_than_its_ttl_keeps_its_lock(project: Project, key: s
     began = time.monotonic()
     holder = project.tasks.brief.delay(key, key)
     project.run_of(holder.id)
-    # Its ttl is 3 s.
-    while time.monotonic() < began + 5.5:
+    # Its ttl is 5 s.
+    while time.monotonic() < began + 7.5:
         assert project.votes(holder.id) >= QUORUM
         time.sleep(0.05)
     with pytest.raises(DuplicateTask):
@@ -82,9 +82,9 @@ def test_a_task_much_longer_than_its_ttl_keeps_its_lock(project: Project, key: s
 
 
 def test_a_task_that_holds_the_gil_keeps_its_lock(project: Project, key: str) -> None:
-    holder = project.tasks.hogging.delay(key, 5)
+    holder = project.tasks.hogging.delay(key, 8)
     run = project.run_of(holder.id)
-    while time.monotonic() < run.at + 4.5:
+    while time.monotonic() < run.at + 7.5:
         assert project.votes(holder.id) >= QUORUM
         time.sleep(0.05)
     assert holder.get(timeout=PATIENCE) is False
@@ -167,15 +167,15 @@ def test_min_hold_keeps_the_lock_after_the_end(project: Project, key: str) -> No
     result = project.tasks.lingering.delay(key)
     result.get(timeout=PATIENCE)
     assert project.votes(result.id) >= QUORUM
-    assert all(0 < hold.remaining <= 2 for hold in project.holds(key))
+    assert all(0 < hold.remaining <= 8 for hold in project.holds(key))
     with pytest.raises(DuplicateTask) as caught:
         project.tasks.lingering.delay(key).get(timeout=PATIENCE)
     assert caught.value.holder == result.id
-    assert caught.value.remaining <= 2
+    assert caught.value.remaining <= 8
     eventually(lambda: not project.holds(key))
     project.tasks.lingering.delay(key).get(timeout=PATIENCE)
     first, second = project.notes("begin", key=key)
-    assert second.at - first.at >= 1.9
+    assert second.at - first.at >= 7.9
 
 
 def test_min_hold_loses_no_retry(project: Project, key: str) -> None:
@@ -183,14 +183,14 @@ def test_min_hold_loses_no_retry(project: Project, key: str) -> None:
     assert isinstance(result.get(timeout=PATIENCE), int)
     first, second = project.notes("begin", key=key)
     assert first.task_id == second.task_id == result.id
-    assert second.at - first.at >= 1.9
+    assert second.at - first.at >= 7.9
 
 
 def test_after_max_hold_a_hung_task_no_longer_blocks_the_next(project: Project, key: str) -> None:
     hung = project.tasks.overstaying.delay(key, key)
     first = project.run_of(hung.id)
     eventually(lambda: not project.holds(key))
-    assert time.monotonic() - first.at >= 1
+    assert time.monotonic() - first.at >= 3
     second = project.tasks.overstaying.delay(key).get(timeout=PATIENCE)
     assert second is False
     project.open(key)

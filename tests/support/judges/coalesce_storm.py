@@ -27,8 +27,8 @@ def coalesce_storm(
     *,
     rows: int,
     updates: int,
-    most: float,
     within: float,
+    most: float = 1.0,
     kill_every: float | None = None,
 ) -> str:
     """Change rows and publish `task` for each change, and check what came of it.
@@ -38,8 +38,9 @@ def coalesce_storm(
         task: One of its tasks; with `kill_every` one of the late.
         rows: How many there are.
         updates: How many changes there are, of all rows together.
-        most: How many runs there may be, as a part of the updates, besides one more for each kill.
         within: How long to publish may take, and then how long what is left to run, seconds.
+        most: How many runs there may be, as a part of the updates, besides one more for each kill.
+            There are more, the longer it takes to publish.
         kill_every: Kill a pool process each time so many seconds have passed. None: none.
 
     Returns:
@@ -59,7 +60,7 @@ def coalesce_storm(
             within=within,
         )
     eventually(
-        lambda: project.queue_length() == project.unacked() == 0,
+        project.is_settled,
         f"no message is left; {project.queue_length()} wait, {project.unacked()} are delivered",
         within=within,
     )

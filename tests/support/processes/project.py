@@ -37,6 +37,7 @@ from .workers import Worker, started
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+_AGREE_WITHIN_S = 10.0
 _state: Any = celery._state  # no stub knows what is in there
 
 
@@ -216,15 +217,14 @@ class Project(Queues):
         return sum(hold.task_id == task_id for hold in self.holds())
 
     def is_held(self, key: str) -> bool:
-        """Tell whether `key` is held, once all nodes agree: nobody waits for more than a majority.
+        """Tell whether a majority holds `key`, once all nodes agree: nobody waits for more of them.
 
-        Raises:
-            AssertionError: They do not come to agree.
+        They may never agree. A node that was slow may keep a reservation that was released before
+        it came there.
         """
-        eventually(
-            lambda: len(self.holds(key)) in (0, len(self.nodes)), f"{key}: {self.holds(key)}"
-        )
-        return bool(self.holds(key))
+        with suppress(AssertionError):
+            eventually(lambda: len(self.holds(key)) in (0, len(self.nodes)), within=_AGREE_WITHIN_S)
+        return len(self.holds(key)) > len(self.nodes) / 2
 
     def held_for(self, key: str) -> float:
         """Return for how many seconds `key` is still held, on every node."""

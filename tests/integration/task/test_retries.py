@@ -118,10 +118,11 @@ def test_a_task_that_goes_on_after_its_retry_hands_its_lock_over(
 
 
 def test_a_retry_that_is_revoked_gives_the_lock_back(project: Project, key: str) -> None:
-    task = project.tasks.retrying_tasks[Lifetime.UNTIL_EXECUTED]
-    result = task.delay(key, 1, countdown=2)
+    task, idle = project.tasks.retrying_tasks[Lifetime.UNTIL_EXECUTED], f"idle-{key}"
+    result = task.delay(key, 1, queue=idle)
     eventually(lambda: result.state == states.RETRY)
     project.app.control.revoke(result.id, reply=True)
+    project.app.control.add_consumer(idle, reply=True)
     eventually(lambda: result.state == states.REVOKED)
     eventually(lambda: not project.is_held(key))
 

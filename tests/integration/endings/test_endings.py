@@ -53,13 +53,14 @@ ROWS = [
     # Celery raises it again in the worker's main process.
     Row("MemoryError", ("prefork", "solo"), let_it_end, Free.BEFORE_RESULT,
         (End("FAILURE", "raises MemoryError", worker="ends"),), task="early", how="memory"),
+    # The lock has to be seen before the limit strikes.
     Row("soft time limit", ("prefork",), wait, Free.BEFORE_RESULT,
-        (INTERRUPTED,), options={"soft_time_limit": 1}),
+        (INTERRUPTED,), options={"soft_time_limit": 8}),
     # After the others: Celery takes the process that survives it for terminated ever after. Both
     # the main process and the child store what they think of it.
     Row("revoke USR1", ("prefork",), revoke("USR1"), Free.AS_IT_ENDS, (REVOKED, INTERRUPTED)),
     Row("time limit", ("gevent",), wait, Free.BEFORE_RESULT,
-        (End("FAILURE", "raises TimeLimitExceeded"),), options={"time_limit": 1}),
+        (End("FAILURE", "raises TimeLimitExceeded"),), options={"time_limit": 8}),
     Row("revoke", GREEN_POOLS, revoke(), Free.AS_IT_ENDS, (REVOKED,)),
 ]
 # fmt: on

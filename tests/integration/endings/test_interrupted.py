@@ -73,7 +73,7 @@ def test_locks_while_the_main_process_is_paused_cost_nothing(project: Project, k
         os.kill(worker.pid, signal.SIGCONT)
     # Longer than the ttl of the others. Whoever still believes in one tries to renew it, and would
     # take it for lost.
-    time.sleep(2)
+    time.sleep(4)
     project.open(f"{key}-2")
     assert result.get(timeout=PATIENCE) == [False]
     assert project.holds(key) == []

@@ -162,7 +162,7 @@ def test_what_is_revoked_before_it_starts_never_takes_its_lock(
         with pytest.raises(TaskRevokedError):
             revoked.get(timeout=PATIENCE)
         # The result is there as soon as it is revoked; the message is discarded in its turn.
-        eventually(lambda: project.unacked() == project.queue_length() == 0, within=LIMIT_S)
+        eventually(project.is_settled)
         assert tap.commands("redlock", f"{key}-revoked") == []
 
 

@@ -98,15 +98,22 @@ def hasty(new_project: NewProject) -> Project:
 
 @pytest.fixture(scope="module")
 def soft(new_project: NewProject) -> Project:
-    """A project with soft shutdown."""
+    """A project with a soft shutdown that is long enough for a body to end."""
+    return new_project("endings", worker_soft_shutdown_timeout=8.0)
+
+
+@pytest.fixture(scope="module")
+def short(new_project: NewProject) -> Project:
+    """A project with a soft shutdown that is over before a body ends."""
     return new_project("endings", worker_soft_shutdown_timeout=1.0)
 
 
 @pytest.mark.parametrize(("pool", "row"), CASES)
 def test_the_lock_is_free_when_it_must_be(
-    hasty: Project, soft: Project, pool: str, row: Row, figures: Figures
+    hasty: Project, soft: Project, short: Project, pool: str, row: Row, figures: Figures
 ) -> None:
-    project = soft if row.ending.startswith("soft") else hasty
+    projects = {"soft shutdown": soft, "soft shutdown, too short": short}
+    project = projects.get(row.ending, hasty)
     worker = project.start_worker(pool=pool, concurrency=2)
     try:
         assert Scene(project, worker, row, figures).play() in row.ends

@@ -51,18 +51,18 @@ def test_short_tasks_do_not_wake_the_main_processs_keeper(
     project: Project, worker: Worker, key: str
 ) -> None:
     project.tasks.early.delay(f"{key}-warm").get(timeout=PATIENCE)
-    before = wakeups_beside_celery(worker)
+    began, before = time.monotonic(), wakeups_beside_celery(worker)
     results = [project.tasks.early.delay(f"{key}-{number}") for number in range(TASKS)]
     assert [result.get(timeout=PATIENCE) for result in results] == ["done"] * TASKS
     wakeups = wakeups_beside_celery(worker) - before
     # A few in a second, however many tasks; it was two for each task once.
-    assert wakeups < TASKS / 2
+    assert wakeups < TASKS / 2 + 3 * (time.monotonic() - began)
 
 
 def test_a_lease_taken_after_a_long_look_ahead_is_renewed(
     project: Project, worker: Worker, key: str
 ) -> None:
-    """The keeper has seen leases of 30 s only, and one of 3 s is due long before its next look."""
+    """The keeper has seen leases of 60 s only, and one of 3 s is due long before its next look."""
     long = project.tasks.early.delay(f"{key}-long", key)
     project.run_of(long.id)
     brief = project.tasks.brief.delay(f"{key}-brief", key)

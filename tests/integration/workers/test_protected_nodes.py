@@ -180,7 +180,7 @@ def who_waits_is_woken(project: Project, key: str) -> None:
 def a_killed_process_is_released(project: Project, key: str) -> None:
     killed = project.tasks.skipping.delay(key, key)
     kill_process(project.run_of(killed.id).pid)
-    eventually(lambda: not project.holds(key), "its lock is released", within=10)
+    eventually(lambda: not project.holds(key), "its lock is released", within=18)  # its ttl is 30
     project.open(key)
     killed.forget()
 

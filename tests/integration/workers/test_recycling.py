@@ -63,7 +63,7 @@ def test_a_process_that_ends_before_it_could_release_leaves_that_to_the_main_pro
         eventually(lambda: pid not in worker.children(), "its process has ended")
         let_release(project, "+evalsha")
         # It may be released between the two: two nodes are a quorum, and the third keeps its part.
-        eventually(lambda: len(project.holds(key)) < 2, within=5.0)
+        eventually(lambda: len(project.holds(key)) < 2, within=LIMIT_S)
         assert worker.lines("lock not released")
 
 

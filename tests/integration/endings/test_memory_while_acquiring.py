@@ -84,7 +84,7 @@ class Scene(BehindProxies):
         project = self.project
         eventually(lambda: not project.holds(key), "the key is free", within=FREED_S)
         project.tasks.early.delay(key).get(timeout=PATIENCE)
-        eventually(lambda: project.unacked() == project.queue_length() == 0)
+        eventually(project.is_settled)
         assert disorders(run for run in runs_in(project.notes()) if run.key == key) == []
         eventually(lambda: not project.holds(), "no lock is left")
 

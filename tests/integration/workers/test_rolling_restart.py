@@ -15,8 +15,8 @@ def test_a_pool_process_that_was_idle_has_a_quorum_at_once(
 ) -> None:
     nodes = new_nodes(3)
     project = new_project(
-        "watching", nodes=nodes, redlock_restart_guard=True, redlock_max_ttl=1.0,
-        redlock_max_clock_skew=0.5, redlock_ttl=1.0,
+        "watching", nodes=nodes, redlock_restart_guard=True, redlock_max_ttl=4.0,
+        redlock_max_clock_skew=0.5, redlock_ttl=4.0,
     )  # fmt: skip
     worker = project.start_worker(concurrency=2)
     first: list[AsyncResult[int]] = [project.tasks.pid.delay(number) for number in range(4)]

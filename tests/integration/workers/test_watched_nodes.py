@@ -40,8 +40,8 @@ def test_guarded_and_full_nodes_are_one_line_a_worker(
     with nodes[0].client() as client:
         client.config_set("maxmemory", "1")
     project = new_project(
-        "watching", nodes=nodes, redlock_restart_guard=True, redlock_max_ttl=1.0,
-        redlock_max_clock_skew=0.5, redlock_ttl=1.0,
+        "watching", nodes=nodes, redlock_restart_guard=True, redlock_max_ttl=4.0,
+        redlock_max_clock_skew=0.5, redlock_ttl=4.0,
     )  # fmt: skip
     worker = project.start_worker(concurrency=3)
     results = [project.tasks.pid.delay(number) for number in range(12)]

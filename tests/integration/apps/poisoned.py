@@ -50,6 +50,6 @@ def poison(self: SingletonTask, key: str, *, by_other: bool) -> None:
     owner = new_owner(holder, publication="" if by_other else publication_of(request))
     for url in app.conf.redlock_nodes:
         with redis.Redis.from_url(url) as node:
-            node.set(lock_key(key), owner, px=10_000)
+            node.set(lock_key(key), owner, px=30_000)
     inside.note("begin", key=key)
     os.kill(os.getpid(), signal.SIGKILL)

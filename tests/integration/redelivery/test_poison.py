@@ -11,7 +11,7 @@ from tests.integration.conftest import NewProject
 from tests.support.eventually import eventually
 from tests.support.processes.project import Project
 
-HOLD_MS = 5000
+HOLD_MS = 30_000
 
 
 @pytest.fixture(scope="module")

@@ -230,11 +230,11 @@ from celery_redlock.redlock import waiting
 from celery_redlock.redlock.task_lock import TaskLock
 waiting.POLL_S = 3600.0
 urls = sys.argv[1:]
-redlock, rival = TaskLock(urls, restart_guard=False), TaskLock(urls, restart_guard=False)
+redlock, rival = (TaskLock(urls, restart_guard=False, node_timeout=20.0) for _ in range(2))
 for _ in range(3):
     lease = redlock.acquire("k", ttl=60.0)
     threads = [
-        threading.Thread(target=lambda: rival.release(rival.acquire("k", ttl=60.0, wait=50.0)))
+        threading.Thread(target=lambda: rival.release(rival.acquire("k", ttl=60.0, wait=100.0)))
         for _ in range(3)
     ]
     for thread in threads:
@@ -266,11 +266,11 @@ from celery_redlock.redlock import waiting
 from celery_redlock.redlock.task_lock import TaskLock
 waiting.POLL_S = 3600.0
 urls = sys.argv[1:]
-redlock, rival = TaskLock(urls, restart_guard=False), TaskLock(urls, restart_guard=False)
+redlock, rival = (TaskLock(urls, restart_guard=False, node_timeout=20.0) for _ in range(2))
 lease = redlock.acquire("k", ttl=60.0)
 
 def wait():
-    rival.release(rival.acquire("k", ttl=60.0, wait=50.0))
+    rival.release(rival.acquire("k", ttl=60.0, wait=100.0))
 
 def listeners():
     return sum(line.is_heard and len(line.waiters) for line in rival._waiters.queues.values())
@@ -304,5 +304,7 @@ def test_a_child_waits_with_a_listener_of_its_own(five: Servers) -> None:
 
 def assert_done(script: str, five: Servers) -> None:
     command = [sys.executable, "-W", "ignore", "-c", script, *five.urls]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=45, check=False)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=2 * PATIENCE, check=False
+    )
     assert ended.stdout.strip() == "done", ended.stderr

@@ -21,7 +21,7 @@ def run() -> Run:
     def run(urls: Sequence[str], *words: str, options: Sequence[str] = ()) -> Ran:
         nodes = [word for url in urls for word in ("--node", url)]
         # Patient, since the machine may be slow.
-        group = [*nodes, "--no-restart-guard", "--node-timeout", "2", *options]
+        group = [*nodes, "--no-restart-guard", "--node-timeout", "20", *options]
         result = CliRunner().invoke(main, [*group, *words], catch_exceptions=False)
         return Ran(result.exit_code, result.output)
 

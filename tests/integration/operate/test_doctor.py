@@ -29,7 +29,6 @@ from tests.support.rights import RIGHTS
 
 ALL_RIGHTS = RIGHTS.split()
 DENIED = re.compile("permission|can't run this command|ACL failure|NOPERM")
-QUIET = ["--node-timeout", "5"]
 
 
 def found(ran: Ran) -> dict[str, list[tuple[str, str, str]]]:
@@ -198,8 +197,13 @@ def test_a_slow_minority_is_a_warning(
     proxy = proxy_for(three[0])
     proxy.replies.delay = 0.5
     urls = [proxy.url, *three.urls[1:]]
-    late = found(examine(urls, "--node-timeout", "0.4"))["RL113"]
-    assert ("warning", proxy.url.removeprefix("redis://")) in [one[:2] for one in late]
+
+    def is_warned_of() -> bool:
+        late = found(examine(urls, "--node-timeout", "0.4"))["RL113"]
+        return ("warning", proxy.url.removeprefix("redis://")) in [one[:2] for one in late]
+
+    # On a busy machine another node may be late, too.
+    eventually(is_warned_of)
 
 
 def test_a_node_near_its_limit_of_connections(servers: StartServers, examine: Examine) -> None:
@@ -310,7 +314,7 @@ def new_app(three: Servers) -> Iterator[Callable[..., Celery]]:
 
     def new(broker: str = "redis://127.0.0.1:1", **conf: Any) -> Celery:
         app = Celery("bank", broker=broker, set_as_current=False)
-        app.conf.update({"redlock_nodes": three.urls, "redlock_node_timeout": 2.0} | conf)
+        app.conf.update({"redlock_nodes": three.urls, "redlock_node_timeout": 20.0} | conf)
         apps.append(app)
         return app
 

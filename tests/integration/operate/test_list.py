@@ -105,7 +105,7 @@ def test_many_locks_cost_little(five: Servers) -> None:
             client.slowlog_reset()
             client.config_resetstat()
     nodes = [word for url in five.urls for word in ("--node", url)]
-    words = [*nodes, "--node-timeout", "2", "list", "--json"]
+    words = [*nodes, "--node-timeout", "20", "list", "--json"]
     ran = subprocess.run(
         [sys.executable, "-m", "tests.support.processes.list_measured", *words],
         capture_output=True, text=True, check=True, cwd=ROOT,

@@ -43,7 +43,7 @@ def test_each_node_s_view_is_shown_side_by_side(
 @pytest.fixture
 def app(five: Servers) -> Celery:
     app = Celery("bank", broker="memory://", set_as_current=False)
-    app.conf.update(redlock_nodes=five.urls, redlock_restart_guard=False, redlock_node_timeout=2.0)
+    app.conf.update(redlock_nodes=five.urls, redlock_restart_guard=False, redlock_node_timeout=20.0)
 
     @singleton_task(app=app, shared=False, name="bank.sync", lock_on_conflict="complete")
     def sync(account_id: int, month: str = "may") -> None: ...

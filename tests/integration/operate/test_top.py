@@ -35,7 +35,7 @@ def on_a_terminal(five: Servers) -> tuple[int, str]:
     """Run `top` with a terminal as its standard output; return exit status and output."""
     terminal, inside = pty.openpty()
     nodes = [word for url in five.urls for word in ("--node", url)]
-    words = [*nodes, "--node-timeout", "2", "--no-restart-guard", "top", "--count", "1"]
+    words = [*nodes, "--node-timeout", "20", "--no-restart-guard", "top", "--count", "1"]
     with subprocess.Popen(
         [sys.executable, "-c", ALONE, *words],
         stdout=inside, stderr=inside, env=os.environ | {"TERM": "xterm", "COLUMNS": "200"},

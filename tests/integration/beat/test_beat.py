@@ -87,6 +87,23 @@ def wait_for_runs(project: Project, entry: str, count: int) -> list[float]:
     return executed(project, entry)
 
 
+def wait_for_whole_runs(
+    project: Project, entry: str, count: int, every: float = 1.0
+) -> list[float]:
+    """Return the slots of an entry that were executed, once they are so many without a gap.
+
+    The worker's threads may be done with a later tick first.
+    """
+    runs: list[float] = []
+
+    def are_whole() -> bool:
+        runs[:] = executed(project, entry)
+        return len(runs) >= count and set(gaps(runs)) == {every}
+
+    eventually(are_whole, f"{count} runs of {entry}, one each {every:g} s")
+    return runs
+
+
 def run_python(project: Project, *args: str) -> str:
     """Run a module that uses Django, and return what it printed."""
     ended = run([sys.executable, "-m", *args], environment_of(project) | DJANGO["env"])
@@ -233,9 +250,7 @@ def test_ticks_of_replicas_that_die_in_between_are_executed_once(
     eventually(lambda: set(gaps(executed(project, entry))) == {1.0})
     eventually(lambda: max(executed(project, entry)) > died_at + 12)
     assert sorted(end(*beats)) == [-9, -9, 0]
-    runs = executed(project, entry)
-    assert len(runs) == len(set(runs))
-    assert set(gaps(runs)) == {1.0}
+    wait_for_whole_runs(project, entry, 2)
 
 
 def test_a_tick_that_failed_to_publish_may_be_taken_over(
@@ -245,9 +260,7 @@ def test_a_tick_that_failed_to_publish_may_be_taken_over(
     wait_for_runs(project, entry, 2)
     (project.folder / "fail").touch()
     eventually(lambda: any(beat.lines("tick not published.*told to fail") for beat in beats))
-    runs = wait_for_runs(project, entry, len(executed(project, entry)) + 4)
-    assert len(runs) == len(set(runs))
-    eventually(lambda: set(gaps(executed(project, entry))) == {1.0})
+    wait_for_whole_runs(project, entry, len(executed(project, entry)) + 4)
 
 
 def test_while_the_broker_is_away_ticks_wait_in_order(
@@ -268,11 +281,9 @@ def test_while_the_broker_is_away_ticks_wait_in_order(
     before = executed(project, entry)
     proxy.heal()
     beat.wait_for_line("tick publishing resumed")
-    runs = wait_for_runs(project, entry, len(before) + 6)
+    wait_for_whole_runs(project, entry, len(before) + 6)
     slots = published(entry, beat)
     assert slots == sorted(slots)
-    assert len(runs) == len(set(runs))
-    assert set(gaps(runs)) == {1.0}
 
 
 def test_a_beat_started_without_a_broker_publishes_later(
@@ -292,10 +303,8 @@ def test_a_beat_started_without_a_broker_publishes_later(
     time.sleep(4)
     proxy.heal()
     beat.wait_for_line("tick publishing resumed")
-    runs = wait_for_runs(project, entry, 6)
+    wait_for_whole_runs(project, entry, 6)
     assert len(beat.lines("ERROR")) == 1
-    assert len(runs) == len(set(runs))
-    assert set(gaps(runs)) == {1.0}
 
 
 @pytest.mark.long
@@ -322,9 +331,7 @@ def test_ticks_that_wait_survive_a_restart_of_their_replica(
     quiet = len(executed(project, entry))
     proxy.heal()
     start(1, **options)
-    runs = wait_for_runs(project, entry, quiet + 5)
-    assert len(runs) == len(set(runs))
-    assert set(gaps(runs)) == {2.0}
+    wait_for_whole_runs(project, entry, quiet + 5, every=2.0)
 
 
 def test_ticks_of_a_new_entry_survive_a_restart_of_their_replica(
@@ -361,14 +368,18 @@ def test_without_a_quorum_ticks_wait_and_are_made_up_for(
         2,
         test_entries={entry: {"every": 1}, other: {"every": 3}},
         redlock_nodes=nodes.urls,
-        redlock_node_timeout=0.5,
+        redlock_node_timeout=2.0,
     )
     wait_for_runs(project, entry, 3)
     nodes[1].kill()
     wait_for_runs(project, entry, len(executed(project, entry)) + 2)
+    paused = "tick publishing paused reason=no quorum"
+    # On a busy machine there may have been none before, for a while.
+    counts = [len(beat.lines(paused)) for beat in beats]
     nodes[0].pause()
-    for beat in beats:
-        beat.wait_for_line("tick publishing paused reason=no quorum")
+    for beat, count in zip(beats, counts, strict=True):
+        beat.wait_for_line(paused, count=count + 1)
+    eventually(lambda: {*published(entry, *beats)} <= {*executed(project, entry)})
     quiet = len(executed(project, entry))
     time.sleep(20)
     assert len(executed(project, entry)) <= quiet + 1
@@ -396,16 +407,13 @@ def test_a_replica_whose_clock_is_off_waits_until_it_is_right(
     wait_for_runs(project, entry, 2)
     clock.step(3600)
     # As far as a round trip to the nodes tells.
-    beat.wait_for_line(r"clock off, publishing no ticks here offset_s=3(599\.9|600\.)")
+    beat.wait_for_line(r"clock off, publishing no ticks here offset_s=3(599|600)\.")
     stands_at = len(published(entry, beat))
     time.sleep(4)
     assert len(published(entry, beat)) == stands_at
     clock.step(-3600)
     beat.wait_for_line("clock right again, publishing ticks")
-    wait_for_runs(project, entry, stands_at + 8)
-    runs = executed(project, entry)
-    assert len(runs) == len(set(runs))
-    assert set(gaps(runs)) == {1.0}
+    runs = wait_for_whole_runs(project, entry, stands_at + 8)
     assert max(runs) < time.time() + 1
 
 
@@ -425,10 +433,11 @@ def test_a_task_whose_lock_is_held_raises_nothing_into_beat(
         },
     )
     try:
-        wait_for_runs(project, entry, 6)
+        for name, count in ((entry, 6), (held, 1), (reserved, 1)):
+            wait_for_runs(project, name, count)
+        beat.wait_for_line("not published key=.*outcome=raise")
         assert len(executed(project, held)) == 1
         assert len(executed(project, reserved)) == 1
-        assert beat.lines("not published key=.*outcome=raise")
         assert not beat.lines("ERROR|CRITICAL|Traceback|Message Error")
     finally:
         project.open("held")

@@ -14,7 +14,7 @@ from tests.support.processes.beats import executed, gaps
 from tests.support.processes.project import Project
 
 from . import test_beat
-from .test_beat import Start, end, wait_for_runs
+from .test_beat import Start, end, wait_for_runs, wait_for_whole_runs
 
 entry, project, scheduler = test_beat.entry, test_beat.project, test_beat.scheduler
 start = test_beat.start
@@ -24,7 +24,7 @@ DOWN_S = 8.0
 def missed_on(nodes: Any) -> list[Any]:
     """Return the missed ticks that an operator sees."""
     named = [word for url in nodes for word in ("--node", url)]
-    top = ["--no-restart-guard", "--node-timeout", "2", "top", "--count", "1", "--json"]
+    top = ["--no-restart-guard", "--node-timeout", "20", "top", "--count", "1", "--json"]
     shown: list[Any] = json.loads(CliRunner().invoke(main, [*named, *top]).output)["missed_ticks"]
     return shown
 
@@ -43,11 +43,8 @@ def test_each_entry_is_made_up_for_within_its_own_grace(
     end(*beats)
     time.sleep(DOWN_S)
     start(1, **options)
-    for name in entries:
-        wait_for_runs(project, name, len(executed(project, name)) + int(DOWN_S) + 3)
-    runs, of_graced = executed(project, entry), executed(project, graced)
-    assert len(of_graced) == len(set(of_graced))
-    assert set(gaps(of_graced)) == {1.0}
-    assert max(gaps(runs)) >= 4.0
+    wait_for_runs(project, entry, len(executed(project, entry)) + 3)
+    wait_for_whole_runs(project, graced, len(executed(project, graced)) + int(DOWN_S) + 3)
+    assert max(gaps(executed(project, entry))) >= 4.0
     missed = missed_on(project.conf["redlock_nodes"])
     assert {tick["entry"] for tick in missed if tick["entry"].startswith(entry)} == {entry}

@@ -53,7 +53,7 @@ def test_a_block_is_not_entered_without_the_lock(redlock: Redlock, rival: Redloc
 def test_a_finished_block_is_not_failed_by_its_release(
     five: Servers, new_redlock: NewRedlock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    redlock = new_redlock(five.urls, node_timeout=0.2)
+    redlock = new_redlock(five.urls)
     with redlock.lock("k"):
         for server in five[:3]:
             server.kill()
@@ -108,8 +108,8 @@ def test_the_lock_of_a_process_that_dies_is_had_after_its_ttl(
 ) -> None:
     program = (
         "import sys, time; from celery_redlock.redlock import Redlock\n"
-        "redlock = Redlock(sys.argv[1:], restart_guard=False, node_timeout=5)\n"
-        "with redlock.lock('k', ttl=2) as lease: print(lease.token, flush=True); time.sleep(600)"
+        "redlock = Redlock(sys.argv[1:], restart_guard=False, node_timeout=20)\n"
+        "with redlock.lock('k', ttl=4) as lease: print(lease.token, flush=True); time.sleep(600)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program, *five.urls], cwd=ROOT, stdout=subprocess.PIPE
@@ -117,10 +117,10 @@ def test_the_lock_of_a_process_that_dies_is_had_after_its_ttl(
         assert process.stdout
         token = int(process.stdout.readline())
         os.kill(process.pid, signal.SIGKILL)
-    assert max(ms_left_on(server, "k") for server in five) <= 2000
+    assert max(ms_left_on(server, "k") for server in five) <= 4000
     assert redlock.acquire("k", wait=60).token > token
     # A token is the date of its grant, in µs.
-    assert redlock.clock.wall_us() > token + 1_900_000
+    assert redlock.clock.wall_us() > token + 3_900_000
 
 
 # ---- what is seen of it

@@ -25,7 +25,7 @@ from tests.support.processes.forks import fork
 
 def new_redlock(urls: list[str]) -> Redlock:
     """Return a patient one."""
-    return Redlock(urls, restart_guard=False, node_timeout=10.0)
+    return Redlock(urls, restart_guard=False, node_timeout=20.0, idle_timeout=600.0)
 
 
 def ports_of(process: psutil.Process, servers: list[str]) -> set[tuple[int, int]]:
@@ -69,7 +69,7 @@ def held(urls: list[str]) -> None:
     redlock = new_redlock(urls)
     for thread in in_threads(5, lambda number: use(redlock, f"warm-{number}", 5)):
         thread.join()
-    with redlock.lock("k", ttl=3) as lease:
+    with redlock.lock("k", ttl=6) as lease:
         parents = ports_of(psutil.Process(), urls)
 
         def child() -> None:
@@ -81,7 +81,7 @@ def held(urls: list[str]) -> None:
             use(redlock, "child", 200)
             use(redlock, "both", 50)
             assert not parents & ports_of(psutil.Process(), urls)
-            with redlock.lock("kept by the child", ttl=3) as own:
+            with redlock.lock("kept by the child", ttl=6) as own:
                 first = own.deadline
                 eventually(lambda: own.deadline > first)
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 # Below the range that systems give to clients: a server that is down for a while must find its port
 # free again, and a client that connects to a dead port of that range may meet itself there.
 _PORTS = range(20_000, 30_000)
+_BLOCK = 200
+"""How many of them a process claims, by the first."""
 
 # Asks the kernel to kill this process with its parent, unless the parent is gone already, and
 # becomes the program. Not a preexec_fn: those are unsafe as soon as there are threads.
@@ -27,15 +30,37 @@ if os.getppid() == int(sys.argv[1]):
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that is free now and that no client's connection will take."""
+    """Return a port of 127.0.0.1 that is free now, and that nobody else will take.
+
+    No client's connection has it, and no other process that asks here: while a server is down, its
+    port is free, and another test's server there would answer in its place.
+    """
+    ports = _own_ports(os.getpid())
     while True:
-        port = _PORTS.start + secrets.randbelow(len(_PORTS))
+        port = next(ports)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
         return port
+
+
+@functools.cache
+def _own_ports(_owner_pid: int) -> Iterator[int]:
+    """Return ports that are this process's, in turn; if all are claimed, those of all processes."""
+    chance = secrets.SystemRandom()
+    starts = range(_PORTS.start, _PORTS.stop, _BLOCK)
+    for start in chance.sample(starts, len(starts)):
+        claim = socket.socket()
+        try:
+            claim.bind(("127.0.0.1", start))
+        except OSError:
+            claim.close()
+            continue
+        claim.detach()  # it stands as long as the process
+        return itertools.cycle(range(start + 1, start + _BLOCK))
+    return itertools.cycle(chance.sample(_PORTS, len(_PORTS)))
 
 
 @functools.cache

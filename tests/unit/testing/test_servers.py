@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from celery_redlock.testing import Server
-from celery_redlock.testing.launch import free_port
+from celery_redlock.testing import Server, launch
+from celery_redlock.testing.launch import _BLOCK, _own_ports, free_port
 from celery_redlock.testing.servers import Servers
 
 
@@ -44,13 +45,24 @@ def test_ports_are_below_those_that_systems_give_to_clients() -> None:
     assert all(1024 < port < 32_768 for port in ports)
 
 
-def test_a_port_in_use_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server(("127.0.0.1", free_port())) as listener:
-        taken = listener.getsockname()[1]
-        free = free_port()
-        choices = [taken - 20_000, taken - 20_000, free - 20_000]
-        monkeypatch.setattr("secrets.randbelow", lambda _: choices.pop(0))
-        assert free_port() == free
+def test_a_port_in_use_is_not_chosen() -> None:
+    taken = free_port()
+    with socket.create_server(("127.0.0.1", taken)):
+        assert taken not in {free_port() for _ in range(2 * _BLOCK)}
+    assert taken in {free_port() for _ in range(2 * _BLOCK)}
+
+
+def test_a_port_of_another_process_is_not_chosen_though_it_is_free() -> None:
+    own = {free_port() for _ in range(2 * _BLOCK)}
+    another = islice(_own_ports.__wrapped__(-1), 2 * _BLOCK)
+    assert own.isdisjoint(another)
+
+
+def test_processes_share_ports_once_all_are_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = min(free_port() for _ in range(2 * _BLOCK)) - 1
+    monkeypatch.setattr(launch, "_PORTS", range(first, first + _BLOCK))
+    shared = islice(_own_ports.__wrapped__(-1), _BLOCK)
+    assert {*shared} == {*range(first, first + _BLOCK)}
 
 
 @pytest.mark.parametrize("attribute", ["folder", "process", "pid", "unix_url"])

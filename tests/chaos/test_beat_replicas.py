@@ -27,7 +27,7 @@ from tests.support.faults.clock_shim import WallClock
 from tests.support.faults.nemesis import Strike, Strikes, alone
 from tests.support.faults.of_nodes import Victims, node_nemeses
 from tests.support.faults.of_processes import replica_nemeses
-from tests.support.processes.beats import Beat, executed, start_beats
+from tests.support.processes.beats import Beat, executed, moment, start_beats
 from tests.support.processes.inside import FOLDER_VARIABLE
 from tests.support.processes.project import Project
 from tests.support.root import ROOT
@@ -166,13 +166,12 @@ def slots_of(name: str, begin: float, end: float) -> list[float]:
 def row_of(project: Project, name: str, due: list[float]) -> dict[str, Any]:
     received = re.findall(r"Task \S+\[(\S+)\] received", project.workers[0].log_text())
     messages = [received.count(task_id_of(project, name, slot)) for slot in due]
-    late = {
-        slot: note.more["wall"] - slot
-        for note, slot in zip(
-            project.notes("run", entry=name), executed(project, name), strict=True
-        )
-    }
-    runs = [slot for slot in executed(project, name) if slot in set(due)]
+    # Read once: more ticks are executed meanwhile.
+    walls = [
+        (moment(note.more["slot"]), note.more["wall"]) for note in project.notes("run", entry=name)
+    ]
+    late = {slot: wall - slot for slot, wall in walls}
+    runs = [slot for slot, _ in walls if slot in set(due)]
     return {
         "entry": name,
         "due": len(due),

@@ -31,8 +31,9 @@ from tests.support.judges.nodes import holders_on
 pytestmark = pytest.mark.chaos
 THREADS = 20
 KEYS = 16
-TTL_S = 4.0
-ILL_S = 2.0
+TTL_S, NODE_TIMEOUT_S = 8.0, 3.0
+"""A machine that stands still for a moment must not be taken for a second node that is ill."""
+ILL_S = 5.0
 LENGTHS = (8, 400)
 """Of keys: renewals of the long ones together are more than one packet carries."""
 PIECE, PAUSE_S = 1448, 0.0003
@@ -269,7 +270,9 @@ def test_nobody_is_wronged_while_one_node_at_a_time_is_ill(servers: StartServers
         proxies = [stack.enter_context(Proxy(node.port)) for node in nodes]
         for proxy in proxies:
             proxy.cut(PIECE, PAUSE_S)
-        redlock = Redlock([proxy.url for proxy in proxies], max_ttl=TTL_S, node_timeout=1.0)
+        redlock = Redlock(
+            [proxy.url for proxy in proxies], max_ttl=TTL_S, node_timeout=NODE_TIMEOUT_S
+        )
         stack.callback(redlock.close)
         holds = [redlock.lock(name_of(key), TTL_S, wait=1.0) for key in range(KEYS)]
         eventually(lambda: redlock.check() == {})
@@ -296,7 +299,7 @@ def test_nobody_is_wronged_while_one_node_at_a_time_is_ill(servers: StartServers
     assert book.wrong == []
     # Not before each fault has struck twice: all that there is has been used by then.
     assert len(sizes) < 2 * len(faults) or grown(sizes) == []
-    assert book.counts["holds"] > SECONDS * THREADS / 10
+    assert book.counts["holds"] > SECONDS * THREADS / 20
     record(
         "soak",
         seconds=round(SECONDS), threads=THREADS, holds=book.counts["holds"],

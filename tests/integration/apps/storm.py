@@ -58,5 +58,5 @@ def _storm(name: str, **options: Any) -> Any:
 
 
 skipping = _storm("storm.skipping", lock_on_conflict="skip")
-rescheduling = _storm("storm.rescheduling", lock_on_conflict="reschedule", lock_ttl=2)
-waiting = _storm("storm.waiting", lock_on_conflict="wait", lock_wait=120, lock_ttl=2)
+rescheduling = _storm("storm.rescheduling", lock_on_conflict="reschedule", lock_ttl=8)
+waiting = _storm("storm.waiting", lock_on_conflict="wait", lock_wait=120, lock_ttl=8)

@@ -83,7 +83,10 @@ def coalesce_storm(
         f"{len(unseen)} updates were not seen by the runs they relied on: {unseen[:3]}"
     )
     cut_short, kills = sum(not run.is_whole for run in runs), len(killer.deaths)
-    assert len(runs) <= most * updates + kills, f"{len(runs)} runs for {updates} updates"
+    # On a slow machine the updates come slowly, and each row may have one run after the other.
+    at = [note.at for note in notes if note.event == "updated"]
+    in_turn = rows * ((max(at) - min(at)) / tasks.TAKES_S + 3)
+    assert len(runs) <= max(most * updates, in_turn) + kills, f"{len(runs)} runs, {updates} updates"
     return (
         f"{updates} updates, {kills} kills, {cut_short} runs cut short, "
         f"{len(runs)} runs = {100 * len(runs) / updates:.1f} %"

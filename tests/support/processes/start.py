@@ -141,9 +141,7 @@ class Forked:
     def poll(self) -> int | None:
         """Return its exit status, negative if a signal has killed it; None while it runs."""
         with self._lock:  # its status is there once, for whichever thread asks first
-            if self.returncode is None:
-                self.returncode = self._server.status_of(self.pid)
-            return self.returncode
+            return self._status()
 
     def wait(self, timeout: float | None = None) -> int:
         """Return its exit status once it has ended.
@@ -162,8 +160,14 @@ class Forked:
 
     def send_signal(self, sig: int) -> None:
         """Send it a signal, unless its end has been seen."""
-        if self.poll() is None:
-            os.kill(self.pid, sig)  # it is not reaped yet, so it is nobody else's process id
+        with self._lock:  # else another thread could see its end in between
+            if self._status() is None:
+                os.kill(self.pid, sig)  # it is not reaped yet, so it is nobody else's process id
+
+    def _status(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = self._server.status_of(self.pid)
+        return self.returncode
 
     def terminate(self) -> None:
         """Send it SIGTERM."""

@@ -23,7 +23,7 @@ class Ours:
         self._clock = clock
         self.redlock = Redlock(
             urls,
-            node_timeout=2.0,
+            node_timeout=20.0,
             idle_timeout=math.inf,
             restart_guard=isinstance(clock, LeapingClock),
             clock=clock,

@@ -86,7 +86,7 @@ def default_worker_app(default_worker_app: Celery, five: Servers) -> Celery:
     default_worker_app.conf.update(
         redlock_nodes=five.urls,
         redlock_restart_guard=False,
-        redlock_node_timeout=2.0,
+        redlock_node_timeout=20.0,
         broker_connection_retry_on_startup=True,
     )
     return default_worker_app

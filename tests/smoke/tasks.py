@@ -18,9 +18,9 @@ def sync(account_id: str, *, fencing_token: int) -> int:
     return _run(fencing_token)
 
 
-@singleton_task(lock_key="{account_id}", lock_ttl=2)
+@singleton_task(lock_key="{account_id}", lock_ttl=8)
 def sync_briefly(account_id: str, *, fencing_token: int) -> int:
-    """Have a lock that a killed worker leaves behind for no longer than two seconds."""
+    """Have a lock that a killed worker leaves behind for no longer than eight seconds."""
     return _run(fencing_token)
 
 

@@ -58,14 +58,14 @@ def reserved(key: str, gate: str | None = None) -> None:
     inside.run(gate, key=key)
 
 
-@singleton_task(app=app, shared=False, name="robbed", lock_key="{key}", lock_ttl=0.5, bind=True)
+@singleton_task(app=app, shared=False, name="robbed", lock_key="{key}", lock_ttl=3, bind=True)
 def robbed(self: SingletonTask, key: str) -> None:
     """Lose the lease, and be interrupted."""
     assert self.lease is not None
     lock, floor = lock_keys("redlock", self.lease.key)
     for url in app.conf.redlock_nodes:
         with redis.Redis.from_url(url) as node:
-            node.set(lock, "somebody else", px=2000)
+            node.set(lock, "somebody else", px=10_000)
             node.set(floor, self.lease.token + 1)
     inside.wait_at("never")
 

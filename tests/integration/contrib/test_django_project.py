@@ -15,7 +15,7 @@ from celery_redlock.testing import Server
 from tests.conftest import StartServers
 from tests.docs.markdown import blocks
 from tests.support.eventually import eventually
-from tests.support.processes import workers
+from tests.support.processes import beats, workers
 from tests.support.processes.workers import Worker
 from tests.support.root import ROOT
 
@@ -55,7 +55,7 @@ class Django:
         (folder / "settings_here.py").write_text(
             "from bank.settings import *\n"
             "CELERY_REDLOCK_RESTART_GUARD = False\n"
-            "CELERY_REDLOCK_NODE_TIMEOUT = 2.0\n"
+            "CELERY_REDLOCK_NODE_TIMEOUT = 20.0\n"
             "CELERY_REDLOCK_BEAT_MISFIRE_GRACE_TIME = 300\n"
         )
         self.env = {
@@ -81,7 +81,7 @@ class Django:
         return self.manage("shell", "--verbosity", "0", "--command", code).splitlines()
 
 
-class Beat(Worker):
+class Beat(beats.Beat):
     """One `celery beat` that finds its scheduler in the settings."""
 
     def __init__(self, name: str, project: Django) -> None:

@@ -57,8 +57,8 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 
 
 def wait_until_gone(folder: Path) -> list[psutil.Process]:
-    """Return what of `folder`'s processes is left after 10 s, if anything is."""
-    deadline = time.monotonic() + 10
+    """Return what of `folder`'s processes is left after a minute, if anything is."""
+    deadline = time.monotonic() + 60
     while (left := processes_of(folder)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return left
@@ -72,7 +72,7 @@ def numbers(output: str, row: str) -> list[int]:
 
 def test_the_demo_keeps_its_promises_and_leaves_nothing_behind(folder: Path) -> None:
     demo = start_demo(folder)
-    output, _ = demo.communicate(timeout=110)
+    output, _ = demo.communicate(timeout=240)
     assert demo.returncode == 0, output
     # sent, ran, skipped, issued, stale writes refused, duplicates
     assert numbers(output, "same invoice") == [20, 1, 19, 1, 0, 0]
@@ -81,7 +81,7 @@ def test_the_demo_keeps_its_promises_and_leaves_nothing_behind(folder: Path) -> 
     assert numbers(output, "all") == [27, 8, 19, 7, 1, 0]
     assert "19 of 20: REVOKED  DuplicateTask" in output
     assert "FAILURE  StaleToken" in output
-    assert processes_of(folder) == []
+    assert wait_until_gone(folder) == []
     assert list(folder.iterdir()) == []
 
 

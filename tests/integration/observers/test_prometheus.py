@@ -85,10 +85,12 @@ def test_the_metrics_of_a_scripted_run_equal_its_known_counts(
 
     def is_settled() -> bool:
         # A body's result is there before its worker has counted its end.
-        return non_zero(scrape(port), *(f"{name}_total" for name in COUNTERS)) == run.expected()
+        metrics = scrape(port)
+        counted = non_zero(metrics, *(f"{name}_total" for name in COUNTERS))
+        return counted == run.expected() and not non_zero(metrics, "held", "waiting")
 
     try:
-        eventually(is_settled, within=10.0)
+        eventually(is_settled)
     finally:
         shown = non_zero(scrape(port), *(f"{name}_total" for name in COUNTERS))
         assert shown == run.expected()

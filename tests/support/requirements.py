@@ -56,7 +56,7 @@ def rabbitmq_url() -> str:
     One that is named has to be there; without any, the test is `unmet`.
     """
     named = os.environ.get(AMQP_VARIABLE)
-    with Connection(_amqp_url(), connect_timeout=5) as broker:
+    with Connection(_amqp_url(), connect_timeout=60) as broker:
         try:
             broker.connect()
         except (OSError, AMQPError) as error:
@@ -81,7 +81,7 @@ def what_tests_run_on() -> str:
 
 def _rabbitmq_version() -> str:
     try:
-        with Connection(_amqp_url(), connect_timeout=5) as broker:
+        with Connection(_amqp_url(), connect_timeout=60) as broker:
             return str(broker.connection.server_properties["version"])
     except (OSError, AMQPError):
         return "none"

@@ -264,4 +264,5 @@ def test_a_wall_clock_belongs_to_one_server(new_wall_clock: Callable[[], WallClo
     with Servers(Server(env=clock.env) for clock in clocks) as pair:
         clocks[1].step(1000)
         with pair[0].client() as first, pair[1].client() as second:
-            assert 990 < second.time()[0] - first.time()[0] < 1060
+            # Valkey 9.1 looks at its clock some times a second only.
+            eventually(lambda: 990 < second.time()[0] - first.time()[0] < 1060)

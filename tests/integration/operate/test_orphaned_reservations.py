@@ -59,9 +59,17 @@ def release(project: Project, *words: str) -> Ran:
 
 
 def released(project: Project) -> list[str]:
-    """Return the keys of the orphans, after their release."""
-    shown = release(project, "--yes").output
-    return [line.split(":")[1] for line in shown.splitlines() if line.endswith(", released")]
+    """Return the keys of the orphans, after their release: there are some."""
+    keys: list[str] = []
+
+    def are_released() -> bool:
+        shown = release(project, "--yes").output
+        keys[:] = [line.split(":")[1] for line in shown.splitlines() if line.endswith(", released")]
+        return bool(keys)
+
+    # Nothing is as long as a busy worker does not answer in time.
+    eventually(are_released)
+    return keys
 
 
 def with_worker(project: Project) -> list[str]:

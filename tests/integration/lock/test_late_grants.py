@@ -52,8 +52,8 @@ def test_a_release_never_overtakes_its_grant(
     # Whichever comes first, by now the slow node has both.
     time.sleep(3 * LATE_S)
     # On a busy machine a little later, but before the grant's ttl of 30 s ends.
-    seen = lambda: (holder_on(slow, "k"), floor_on(slow, "k"))  # noqa: E731
-    eventually(lambda: seen() == (None, lease.token + 1), within=25)
+    as_released = None, lease.token + 1
+    eventually(lambda: (holder_on(slow, "k"), floor_on(slow, "k")) == as_released, within=25)
 
 
 @pytest.mark.parametrize("has_expired", [False, True])

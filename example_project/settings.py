@@ -21,5 +21,8 @@ redlock_nodes = os.environ.get(
 # redlock_max_ttl. "off" is right only for nodes that never held a lock, as in the demo.
 redlock_restart_guard = os.environ.get("BILLING_RESTART_GUARD", "on") != "off"
 
+# As by default. The demo is more patient: a busy machine must not look like a dead node.
+redlock_node_timeout = float(os.environ.get("BILLING_NODE_TIMEOUT", "0.05"))
+
 billing_ledger = os.environ.get("BILLING_LEDGER", "ledger.db")
 billing_tax_office = os.environ.get("BILLING_TAX_OFFICE", "127.0.0.1:8025")

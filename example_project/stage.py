@@ -113,6 +113,7 @@ class Stage:
             "BILLING_RESULTS": f"{broker.url}/1",
             "BILLING_LOCK_NODES": ",".join(nodes.urls),
             "BILLING_RESTART_GUARD": "off",
+            "BILLING_NODE_TIMEOUT": "1",
             "BILLING_LEDGER": str(folder / "ledger.db"),
             "BILLING_TAX_OFFICE": office.address,
         }

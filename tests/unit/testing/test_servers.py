@@ -52,13 +52,9 @@ def test_a_port_in_use_is_not_chosen() -> None:
     assert taken in {free_port() for _ in range(2 * _BLOCK)}
 
 
-def test_a_port_of_another_process_is_not_chosen_though_it_is_free() -> None:
-    own = {free_port() for _ in range(2 * _BLOCK)}
-    another = islice(_own_ports.__wrapped__(-1), 2 * _BLOCK)
-    assert own.isdisjoint(another)
-
-
-def test_processes_share_ports_once_all_are_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_are_shared_only_once_all_are_claimed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     first = min(free_port() for _ in range(2 * _BLOCK)) - 1
     monkeypatch.setattr(launch, "_PORTS", range(first, first + _BLOCK))
     shared = islice(_own_ports.__wrapped__(-1), _BLOCK)

@@ -31,6 +31,10 @@ def test_one_inside_another_is_seen_and_so_is_the_next() -> None:
     assert overlaps([after, long, inside]) == [(long, inside), (long, after)]
 
 
+def test_a_hold_noted_after_its_deadline_held_nothing() -> None:
+    assert overlaps([A, hold(2, 0.5, 1.5, 1.4)]) == []
+
+
 def test_a_token_that_is_smaller_than_one_before_is_seen() -> None:
     larger = hold(9, 0, 1, 2)
     assert disorders([larger, hold(8, 1.5, 2, 3)]) == [(9, hold(8, 1.5, 2, 3))]

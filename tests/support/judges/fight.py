@@ -65,10 +65,14 @@ class Hold:
 
 
 def overlaps(holds: Sequence[Hold]) -> list[tuple[Hold, Hold]]:
-    """Return those that were held at the same time."""
+    """Return those that were held at the same time.
+
+    A hold whose process noted it only after its deadline held nothing.
+    """
     found = []
     latest: Hold | None = None
-    for hold in sorted(holds, key=lambda hold: hold.won_at):
+    in_time = (hold for hold in holds if hold.won_at < hold.until)
+    for hold in sorted(in_time, key=lambda hold: hold.won_at):
         if latest and hold.won_at < latest.until:
             found.append((latest, hold))
         if latest is None or hold.until > latest.until:

@@ -312,6 +312,19 @@ def test_a_silent_connection_that_was_not_idle_stays(stage: Stage) -> None:
     assert stage.set.connected() == [0, 1, 2]
 
 
+def test_who_loses_all_connections_at_once_waits_for_new_ones(stage: Stage) -> None:
+    """The end of a connection is no attempt to connect that failed."""
+    assert stage.reconnect() == [0, 1, 2]
+    now = stage.clock.now()
+    for connection in stage.set.by_node:
+        assert connection
+        connection.send(b"*1\r\n$4\r\nPING\r\n", 1, now)
+    stage.clock.move(36.0)
+    stage.set.drop_stale(stage.clock.now())
+    assert stage.set.connected() == []
+    assert len(stage.reconnect(patience=1.0)) >= 2
+
+
 @pytest.mark.parametrize("guarded_until", [0.0, math.inf])
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_channel_waits_for_the_votes_of_a_quorum(

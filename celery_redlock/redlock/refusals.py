@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from celery_redlock.redlock.protocol.replies import Busy, Extended, Failed, Occupied
+from celery_redlock.redlock.protocol.replies import Busy, Extended, Failed, Occupied, Superseded
 from celery_redlock.redlock.transport.node import Node
 
 from .errors import ConfigurationError, LockHeld, QuorumUnavailable
 from .lease import holder_of
 
-_OCCUPIED = "another owner has the lock key"
+_REASONS: dict[type[object], str] = {
+    Occupied: "another owner has the lock key",
+    Superseded: "it has granted a higher token since",
+}
 
 
 def unavailable(
@@ -35,7 +38,7 @@ def unavailable(
         if isinstance(reply, Failed):
             errors[node.name] = reply.error
         elif otherwise and reply is not None and not isinstance(reply, Extended):
-            errors[node.name] = _OCCUPIED if isinstance(reply, Occupied) else otherwise
+            errors[node.name] = _REASONS.get(type(reply), otherwise)
             refused += 1
     return QuorumUnavailable(key, errors, len(nodes), action, guarded, refused)
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, closing
 from typing import NamedTuple
 
 import psutil
@@ -26,7 +26,7 @@ from tests.conftest import StartServers
 from tests.support.eventually import eventually
 from tests.support.evidence import record
 from tests.support.faults.proxy import Proxy
-from tests.support.judges.nodes import holders_on
+from tests.support.judges.nodes import floor_on, holder_on, take_on
 
 pytestmark = pytest.mark.chaos
 THREADS = 20
@@ -85,10 +85,17 @@ class Book:
         """Tell whether fewer than two well nodes have a lease, which may then be lost.
 
         A grant may reach two nodes only, and on the third the attempt of another have left a floor
-        above it. If one of the two is ill then, the last one is no quorum.
+        above it; its own grant may come there later, under a token above the lease's. If one of
+        the two is ill then, the last one is no quorum.
         """
         well = [node for node in self._nodes if node is not self.victim]
-        is_short = holders_on(well, lease.key).count(lease.owner) < 2
+        standing = [
+            node
+            for node in well
+            if holder_on(node, lease.key) == lease.owner
+            and floor_on(node, lease.key) <= lease.token
+        ]
+        is_short = len(standing) < 2
         with self._mutex:
             self.counts["short"] += is_short
             if is_short:
@@ -260,6 +267,19 @@ def grown(sizes: list[Size]) -> list[str]:
 def test_what_grows_is_told_from_what_goes_up_and_down() -> None:
     sizes = [Size(10 + n, 5, 1000 + n % 3, 9) for n in range(8)]
     assert grown(sizes) == [f"descriptors: {list(range(10, 18))}"]
+
+
+def test_a_node_that_has_granted_a_higher_token_is_none_of_two(servers: StartServers) -> None:
+    """That it has the lock's owner, too, is of a grant which came there late."""
+    nodes = servers(3)
+    book = Book(nodes)
+    with closing(Redlock(nodes.urls, max_ttl=TTL_S, restart_guard=False)) as redlock:
+        lease = redlock.acquire("k", ttl=TTL_S)
+        take_on(nodes[2:], "k", lease.owner, token=lease.token + 1)
+    book.victim = nodes[2]
+    assert not book.is_short(lease)
+    book.victim = nodes[0]
+    assert book.is_short(lease)
 
 
 def test_nobody_is_wronged_while_one_node_at_a_time_is_ill(servers: StartServers) -> None:

@@ -13,6 +13,7 @@ from celery_redlock.redlock.protocol.replies import (
     Granted,
     Healed,
     Occupied,
+    Superseded,
 )
 from celery_redlock.redlock.refusals import held_by, refuse_misconfigured, unavailable
 from celery_redlock.redlock.transport.node import Node
@@ -43,11 +44,12 @@ def test_only_nodes_that_extended_are_not_to_blame(nodes: list[Node]) -> None:
 
 
 def test_nodes_that_answered_are_counted_as_such(nodes: list[Node]) -> None:
-    error = unavailable("extend", "k", [Occupied(), Occupied(), Healed()], nodes, "it had lost it")
+    replies = [Occupied(), Superseded(), Healed()]
+    error = unavailable("extend", "k", replies, nodes, "it had lost it")
     assert str(error) == (
         "cannot extend 'k': 3 of 3 nodes answered, 0 of them as needed, 2 are needed "
-        "(node-a:6379: another owner has the lock key; node-b:6379: another owner has the lock "
-        "key; node-c:6379: it had lost it)"
+        "(node-a:6379: another owner has the lock key; node-b:6379: it has granted a higher token "
+        "since; node-c:6379: it had lost it)"
     )
 
 

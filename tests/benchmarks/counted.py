@@ -104,7 +104,8 @@ def main() -> None:
     """Publish and execute every batch."""
     app.conf.update(json.loads(sys.argv[1]), broker_url=_BROKER, task_ignore_result=True)
     mock.patch.object(connection_set, "new_poller", _Patient).start()
-    tasks = {name: new_task(name) for name in VARIANTS}
+    # As a worker has them: `app.task` returns proxies.
+    tasks = {name: app.tasks[new_task(name).name] for name in VARIANTS}
     setup_worker_optimizations(app, _HOST)
     for task in tasks.values():
         task.__trace__ = build_tracer(task.name, task, app.loader, _HOST, app=app)

@@ -50,7 +50,7 @@ def acquire(message: Message) -> Lease:
         announce=_announcer(message),
         supersedes=reservation.owner if reservation and is_holding else None,
         is_successor=is_holding and delivery.is_successor,
-        unless_done=delivery.mark_to_check,
+        unless_done=delivery.marks_to_check,
     )
     try:
         return ask()
@@ -60,38 +60,6 @@ def acquire(message: Message) -> Lease:
             raise
         with _announced_wait(message, held) if again.get("wait") else nullcontext():
             return ask(**again)
-
-
-def unless_retried(message: Message, lease: Lease) -> Lease:
-    """Return the lease, or a new one that supersedes it, unless the message's retry has run.
-
-    A run whose retry seems not to be published requeues its message. The retry may have been
-    published nevertheless; run after that, the message would store RETRY over its result.
-
-    Raises:
-        AlreadyDone: The retry has run, or another copy of the message.
-        LockHeld: The lease has expired meanwhile, and another execution holds the lock.
-        QuorumUnavailable: Fewer nodes than a quorum could answer.
-    """
-    delivery = message.delivery
-    if not (delivery.task.acks_late and delivery.is_copy and delivery.mark_to_check):
-        return lease
-    try:
-        again = _ask(
-            message,
-            # A row of its own: the first lease is to be released as well.
-            announce=_announcer(message),
-            supersedes=lease.owner,
-            unless_done=delivery.done_label_of_retry,
-        )
-    except BaseException:  # also a time limit's; the lease has no run yet to release it
-        release_or_warn(message.redlock.release, lease)
-        raise
-    if not lease.lost:
-        return again
-    # This process stood still between the two. Another copy may have run in the gap.
-    release(message, again)
-    return unless_retried(message, acquire(message))
 
 
 def release(message: Message, lease: Lease) -> None:

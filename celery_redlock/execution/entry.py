@@ -10,7 +10,7 @@ from celery_redlock.redlock import Lease
 from celery_redlock.redlock.errors import AlreadyDone, LockHeld, QuorumUnavailable, shown
 from celery_redlock.redlock.lease import is_period, is_reservation, new_owner
 
-from .attempt import acquire, release, unless_retried
+from .attempt import acquire, release
 from .decision import is_provisional
 from .message import Message
 
@@ -47,7 +47,7 @@ def enter(message: Message) -> Lease | None:
 
 def _acquire_lease(message: Message) -> Lease:
     try:
-        lease = unless_retried(message, acquire(message))
+        lease = acquire(message)
     except AlreadyDone as done:
         # Another copy has run. But messages that were skipped since, because this one held the
         # pending slot, rely on one more run.

@@ -159,7 +159,7 @@ class Run:
                 publication=delivery.publication,
                 # The lock key outlives the deadline on the nodes.
                 supersedes=lease.owner,
-                unless_done=delivery.mark_to_check,
+                unless_done=delivery.marks_to_check[:1],
             )
         except AlreadyDone:
             return True

@@ -160,11 +160,6 @@ class Delivery:
         return self._label(self.request.retries)
 
     @property
-    def done_label_of_retry(self) -> str:
-        """Label of the done mark of the message's next retry."""
-        return self._label((self.request.retries or 0) + 1)
-
-    @property
     def mark_to_leave(self) -> str | None:
         """Label of the mark for other copies of the message; None if there can't be any.
 
@@ -177,14 +172,22 @@ class Delivery:
         return self.done_label if is_wanted and not request.is_eager else None
 
     @property
-    def mark_to_check(self) -> str | None:
-        """Label of the mark that ends this execution; None if no copy can have run.
+    def marks_to_check(self) -> tuple[str, ...]:
+        """Labels of the marks that end this execution, its own first; none if no copy can have run.
 
         Of a first delivery, too: while it waited in a worker for its eta, or for a process, the
         broker may have delivered the message again to another worker.
+
+        Of a copy, the retry's as well: a run whose retry seems not to be published requeues its
+        message. The retry may have been published nevertheless; run after that, the message would
+        store RETRY over its result.
         """
-        is_wanted = self.publication or self.may_be_copy
-        return self.done_label if is_wanted and not self.request.is_eager else None
+        request = self.request
+        if request.is_eager or not (self.publication or self.may_be_copy):
+            return ()
+        if not (self.task.acks_late and self.is_copy):
+            return (self.done_label,)
+        return (self.done_label, self._label((request.retries or 0) + 1))
 
     def begin_once_more(self) -> None:
         """Give the message, and what its run publishes, done marks of their own from now on.

@@ -167,7 +167,9 @@ class Acquisition(Access):
         self, channel: Channel, attempt: Attempt, rounds: int, *, looks: bool
     ) -> Lease | RedlockError:
         """Make one attempt, the `rounds`th; return the lease or the reason why it failed."""
-        if looks and (refusal := self._look(channel, attempt)):
+        # An attempt that fails leaves the nodes free where it replaced a holder. Made while the
+        # lock is handed over to that one, node by node, it would take it away from the majority.
+        if attempt.looks_first and looks and (refusal := self._look(channel, attempt)):
             return refusal
         self._have_answered_for(attempt)
         dropped = channel.dropped()
@@ -190,17 +192,8 @@ class Acquisition(Access):
         return outcome
 
     def _look(self, channel: Channel, attempt: Attempt) -> RedlockError | None:
-        """Return why an attempt that looks first would fail now; None: it may succeed.
-
-        An attempt that fails leaves the nodes free where it replaced a holder. Made while the lock
-        is handed over to that holder, node by node, it would take it away from the majority.
-        """
-        if not attempt.looks_first:
-            return None
-        mark = ""
-        if label := attempt.unless_done:
-            mark = done_key(self._prefix, attempt.key, label)
-        commands = looking_closely(*lock_keys(self._prefix, attempt.key), mark)
+        keys = lock_keys(self._prefix, attempt.key)
+        commands = looking_closely(*keys, *self._done_keys(attempt))
 
         def is_decided(replies: Sequence[GrantReply | None]) -> bool:
             return look_verdict(replies, attempt.supersedes) is not Verdict.PENDING
@@ -208,6 +201,9 @@ class Acquisition(Access):
         replies = ask_repeatably(channel, commands, as_held, is_decided, channel.voters)
         verdict = look_verdict(replies, attempt.supersedes)
         return None if verdict is Verdict.WON else self._refusal(attempt.key, verdict, replies)
+
+    def _done_keys(self, attempt: Attempt) -> tuple[str, ...]:
+        return tuple(done_key(self._prefix, attempt.key, one) for one in attempt.unless_done)
 
     def _have_answered_for(self, attempt: Attempt) -> None:
         """Make the keeper release the attempt's lock, unless it is settled in time.
@@ -241,7 +237,7 @@ class Acquisition(Access):
             parse = partial(as_reserved, attempt.owner.encode())
             return channel.ask(commands, parse, _is_decided, channel.voters())
         if attempt.unless_done:
-            keys += (done_key(self._prefix, attempt.key, attempt.unless_done),)
+            keys += self._done_keys(attempt)
         replacing: tuple[Argument, ...] = ()
         if attempt.supersedes or attempt.highest_floor:
             replacing = (attempt.supersedes, attempt.highest_floor)

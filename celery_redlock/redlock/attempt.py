@@ -13,7 +13,7 @@ class Attempt(NamedTuple):
         owner: Owner of the attempt.
         ttl_ms: Expiry to set on every node, ms.
         supersedes: Owner that may be replaced; '': nobody.
-        unless_done: Label whose done mark ends the attempt; '': none.
+        unless_done: Labels of which any done mark ends the attempt.
         highest_floor: A node with a higher floor refuses; 0: no node refuses.
         is_reservation: Whether the attempt is for a reservation.
         is_period: Whether the attempt is for the period of a throttle.
@@ -25,7 +25,7 @@ class Attempt(NamedTuple):
     owner: str
     ttl_ms: int
     supersedes: str = ""
-    unless_done: str = ""
+    unless_done: tuple[str, ...] = ()
     highest_floor: int = 0
     is_reservation: bool = False
     is_period: bool = False

@@ -35,7 +35,7 @@ class TaskLock(Redlock):
         publication: str = "",
         supersedes: str | None = None,
         is_successor: bool = False,
-        unless_done: str | None = None,
+        unless_done: tuple[str, ...] = (),
         on_attempt: OnAttempt | None = None,
         on_wait: OnWait | None = None,
     ) -> Lease:
@@ -50,7 +50,7 @@ class TaskLock(Redlock):
             supersedes: Owner of a lock that may be replaced, for instance a reservation.
             is_successor: Whether the lock may be in the middle of being handed over to
                 `supersedes`. The nodes are asked first, which costs one more round trip.
-            unless_done: Label whose done mark ends the attempt.
+            unless_done: Labels of which any done mark ends the attempt.
             on_attempt: Called with the owner of each attempt before it is sent to any node. An
                 exception that it raises ends the wait; earlier attempts leave nothing behind.
             on_wait: Called about once a second between attempts. An exception that it raises ends
@@ -58,14 +58,14 @@ class TaskLock(Redlock):
 
         Raises:
             LockHeld, QuorumUnavailable, ConfigurationError: As in `acquire`.
-            AlreadyDone: There is a done mark for `unless_done`.
+            AlreadyDone: There is a done mark for one of `unless_done`.
         """
         attempt = Attempt(
             key=key,
             owner="",
             ttl_ms=self._ttl_ms(key, ttl, wait),
             supersedes=supersedes or "",
-            unless_done=unless_done or "",
+            unless_done=unless_done,
             publication=publication,
             looks_first=is_successor or bool(wait and supersedes),
         )

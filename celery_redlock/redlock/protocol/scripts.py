@@ -136,19 +136,19 @@ def looking(lock: str) -> list[tuple[Argument, ...]]:
     return [("GET", lock), ("PTTL", lock)]
 
 
-def looking_closely(lock: str, floor: str, done: str = "") -> list[tuple[Argument, ...]]:
+def looking_closely(lock: str, floor: str, *done: str) -> list[tuple[Argument, ...]]:
     """Return the commands of `looking`, and those that read the floor and the node's clock.
 
-    And the remaining time of the done mark if there is to be one.
+    And the remaining time of each done mark.
     """
-    return [*looking(lock), ("GET", floor), ("TIME",), *([("PTTL", done)] if done else [])]
+    return [*looking(lock), ("GET", floor), ("TIME",), *(("PTTL", mark) for mark in done)]
 
 
 def as_held(raws: list[object]) -> GrantReply:
     """Parse the raw replies to `looking_closely`: Busy, with '' if the lock is free; or Done."""
     match raws:
-        case [_, _, _, _, int() as left] if left > 0:
-            return Done(left)
+        case [_, _, _, _, *marks] if any(isinstance(left, int) and left > 0 for left in marks):
+            return Done(max(left for left in marks if isinstance(left, int)))
         case [bytes() | None as holder, int() as pttl, bytes() | None as raw_floor, raw_time, *_]:
             floor = int(raw_floor) if raw_floor and _is_number(raw_floor) else 0
             floor = floor if floor <= HIGHEST_TOKEN else 0

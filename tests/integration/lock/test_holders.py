@@ -26,7 +26,7 @@ def test_a_task_of_any_id_is_locked_listed_and_released(
     five: Servers, new_redlock: NewRedlock, task_id: str
 ) -> None:
     redlock: TaskLock = new_redlock(five.urls)
-    lease = redlock.acquire_for_task("k", 10, label=task_id, unless_done=label_of(task_id))
+    lease = redlock.acquire_for_task("k", 10, label=task_id, unless_done=(label_of(task_id),))
     other = redlock.acquire("other", 10)
     with pytest.raises(LockHeld) as caught:
         redlock.acquire("k")

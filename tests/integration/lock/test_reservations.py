@@ -33,10 +33,10 @@ def test_a_done_mark_ends_attempts_under_its_label_and_no_others(
 ) -> None:
     redlock.release(redlock.acquire("k"), done="task-1")
     with pytest.raises(AlreadyDone) as caught:
-        rival.acquire_for_task("k", unless_done="task-1", wait=math.inf)
+        rival.acquire_for_task("k", unless_done=("task-1",), wait=math.inf)
     assert caught.value.key == "k"
-    rival.release(rival.acquire_for_task("k", unless_done="task-2"))
-    rival.release(rival.acquire_for_task("other", unless_done="task-1"))
+    rival.release(rival.acquire_for_task("k", unless_done=("task-2",)))
+    rival.release(rival.acquire_for_task("other", unless_done=("task-1",)))
     rival.release(rival.acquire("k"))
 
 
@@ -45,11 +45,11 @@ def test_a_done_mark_says_how_long_it_lasts_and_can_be_prolonged(
 ) -> None:
     redlock.release(redlock.acquire("k"), done="task-1", done_ttl=60)
     with pytest.raises(AlreadyDone) as caught:
-        rival.acquire_for_task("k", unless_done="task-1")
+        rival.acquire_for_task("k", unless_done=("task-1",))
     assert 0 < caught.value.remaining <= 60
     rival.mark_done("k", "task-1")
     with pytest.raises(AlreadyDone) as caught:
-        redlock.acquire_for_task("k", unless_done="task-1")
+        redlock.acquire_for_task("k", unless_done=("task-1",))
     assert 60 < caught.value.remaining <= 3600
     redlock.acquire("k").ensure()
 
@@ -70,7 +70,7 @@ def test_an_attempt_that_a_done_mark_ends_leaves_nothing_behind(
         with server.client() as client:
             client.flushall()
     with pytest.raises(AlreadyDone):
-        rival.acquire_for_task("k", unless_done="task-1")
+        rival.acquire_for_task("k", unless_done=("task-1",))
     assert_freed(five, "k")
 
 

@@ -38,7 +38,7 @@ def assert_locks(new_redlock: NewRedlock, urls: list[str]) -> None:
     rival.release(second, done="task")
     assert redlock.release_owner("k", redlock.reserve("k", 60).owner)
     reservation = redlock.reserve("k", 60)
-    rival.release(rival.acquire_for_task("k", supersedes=reservation.owner, unless_done="other"))
+    rival.release(rival.acquire_for_task("k", supersedes=reservation.owner, unless_done=("other",)))
     rival.mark_done("k", "task")
     redlock.check()
 

@@ -153,7 +153,7 @@ def _copy_is_dropped(patch: pytest.MonkeyPatch) -> None:
 
 @_bug
 def _done_mark_is_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Delivery, "mark_to_check", None)
+    patch.setattr(Delivery, "marks_to_check", ())
 
 
 @_bug

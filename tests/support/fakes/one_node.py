@@ -68,14 +68,14 @@ class OneNode(TaskLock):
 
     def acquire_for_task(
         self, key: str, ttl: float = 30.0, *, wait: float | None = None, label: str | None = None,
-        publication: str = "", supersedes: str | None = None, unless_done: str | None = None,
+        publication: str = "", supersedes: str | None = None, unless_done: tuple[str, ...] = (),
         on_attempt: OnAttempt | None = None, on_wait: OnWait | None = None,
         is_successor: bool = False,
     ) -> Lease:  # fmt: skip
         lease_ttl_ms(key, ttl, self.max_ttl)
         until = self.clock.now() + (wait or 0.0)
         while True:
-            if unless_done and (key, unless_done) in self.done:
+            if any((key, label) in self.done for label in unless_done):
                 raise AlreadyDone(key, self.done_for)
             owner = new_owner(label, publication=publication)
             if on_attempt:

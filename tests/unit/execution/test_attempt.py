@@ -12,7 +12,7 @@ from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_redlock import LockHeld, QuorumUnavailable, signals
 from celery_redlock.config import app_lock
-from celery_redlock.execution.attempt import acquire, discard_grant, release, unless_retried
+from celery_redlock.execution.attempt import acquire, discard_grant, release
 from celery_redlock.execution.message import Message
 from celery_redlock.execution.run import Run
 from celery_redlock.execution.running import current
@@ -366,58 +366,12 @@ def test_an_eager_execution_heeds_no_done_mark(new_message: NewMessage, node: On
     assert acquire(new_message(is_eager=True)).token == 1
 
 
-def test_a_copy_whose_retry_has_run_releases_its_lease(
-    new_message: NewMessage, node: OneNode
-) -> None:
+def test_a_copy_whose_retry_has_run_does_not_run(new_message: NewMessage, node: OneNode) -> None:
     message = new_message({"acks_late": True}, redelivered=True)
-    lease = acquire(message)
     node.done.add(("t", MARK_OF_RETRY))
     with pytest.raises(AlreadyDone):
-        unless_retried(message, lease)
+        acquire(message)
     assert node.held == {}
-
-
-def test_a_copy_whose_retry_has_not_run_gets_a_new_lease(
-    new_message: NewMessage, node: OneNode
-) -> None:
-    message = new_message({"acks_late": True}, redelivered=True)
-    lease = acquire(message)
-    again = unless_retried(message, lease)
-    assert again.token > lease.token
-    assert node.owner_of("t") == again.owner
-
-
-def test_a_copy_that_stood_still_heeds_what_has_run_since(
-    new_message: NewMessage, node: OneNode
-) -> None:
-    message = new_message({"acks_late": True}, redelivered=True)
-    lease = acquire(message)
-    node.clock.move(31.0)
-    node.done.add(("t", MARK))
-    with pytest.raises(AlreadyDone):
-        unless_retried(message, lease)
-    assert node.held == {}
-
-
-@pytest.mark.parametrize(("late", "redelivered"), [(False, True), (True, False)])
-def test_only_a_copy_of_a_late_acked_message_looks_for_a_retry(
-    new_message: NewMessage, node: OneNode, late: bool, redelivered: bool
-) -> None:
-    message = new_message({"acks_late": late}, redelivered=redelivered)
-    lease = acquire(message)
-    node.done.add(("t", MARK_OF_RETRY))
-    assert unless_retried(message, lease) is lease
-
-
-def test_without_a_quorum_for_the_retrys_mark_nothing_is_locked(
-    new_message: NewMessage, node: OneNode
-) -> None:
-    message = new_message({"acks_late": True}, redelivered=True)
-    lease = acquire(message)
-    node.is_up = False
-    with pytest.raises(QuorumUnavailable):
-        unless_retried(message, lease)
-    assert lease.is_released
 
 
 # --- what it leaves -------------------------------------------------------------------------------

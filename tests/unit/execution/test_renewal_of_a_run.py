@@ -346,7 +346,7 @@ def test_a_run_asks_for_its_lost_lock_as_its_message(
         "label": "task-1",
         "publication": NONCE,
         "supersedes": run.lease.owner,
-        "unless_done": run.message.delivery.mark_to_check,
+        "unless_done": run.message.delivery.marks_to_check[:1],
     }
     assert how["unless_done"]
     assert probes == [("t", 30.0, how)]

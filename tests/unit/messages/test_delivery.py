@@ -118,6 +118,18 @@ def mark_of(*, late: bool, **request: Any) -> str | None:
     return delivery_of(context, task).mark_to_leave
 
 
+def checked(*, late: bool = True, **request: Any) -> tuple[str, ...]:
+    """Return the marks that end an execution: its own first, then its retry's."""
+    task = SimpleNamespace(name="t", acks_late=late)
+    headers = {PUBLICATION_HEADER: NONCE, **request.pop("headers", {})}
+    context = context_of(**{"id": "task-1", "retries": 0, **request}, headers=headers)
+    return delivery_of(context, task).marks_to_check
+
+
+def label_of_retry(**request: Any) -> str:
+    return checked(**{**FLAGGED, **request})[1]
+
+
 def test_each_try_replacement_and_publication_has_its_own_mark() -> None:
     labels = [
         delivery(nonce, retries=retries, replaced_task_nesting=nesting).done_label
@@ -133,8 +145,8 @@ def test_a_message_of_unknown_publication_is_told_by_id_and_try() -> None:
 
 
 def test_the_label_of_a_retry_is_that_of_its_message() -> None:
-    run, retry = delivery(retries=1), delivery(retries=2)
-    assert run.done_label_of_retry == retry.done_label == f"task-1/2/{NONCE}"
+    retry = delivery(retries=2)
+    assert label_of_retry(retries=1) == retry.done_label == f"task-1/2/{NONCE}"
 
 
 def test_a_run_once_more_and_its_retry_have_marks_of_their_own() -> None:
@@ -142,7 +154,8 @@ def test_a_run_once_more_and_its_retry_have_marks_of_their_own() -> None:
     assert first.done_label == f"task-1/0/{NONCE}"
     assert again.done_label == f"task-1/0/{NONCE}+{NONCE[::-1]}"
     retry = delivery(retries=1, headers=again.request.headers)
-    assert again.done_label_of_retry == retry.done_label != first.done_label_of_retry
+    assert label_of_retry(headers=again.request.headers) == retry.done_label
+    assert label_of_retry(headers=first.request.headers) != retry.done_label
 
 
 @pytest.mark.parametrize(
@@ -171,6 +184,23 @@ def test_an_eager_execution_leaves_no_mark() -> None:
     assert mark_of(late=True, is_eager=True) is None
 
 
+@pytest.mark.parametrize(
+    ("late", "request_", "count"),
+    [
+        (True, FLAGGED, 2),
+        (True, {"headers": {COPY_HEADER: True}}, 2),
+        (True, {}, 1),
+        (False, FLAGGED, 1),
+        (True, {**FLAGGED, "is_eager": True}, 0),
+    ],
+    ids=str,
+)
+def test_only_a_copy_of_a_late_acked_message_looks_for_a_retry(
+    late: bool, request_: dict[str, Any], count: int
+) -> None:
+    assert checked(late=late, **request_) == (f"task-1/0/{NONCE}", f"task-1/1/{NONCE}")[:count]
+
+
 @pytest.mark.parametrize("name", ["headers", "delivery_info"])
 @pytest.mark.parametrize("value", ["x", [1], 1, True], ids=repr)
 def test_a_message_whose_fields_are_no_mappings_is_refused(name: str, value: object) -> None:
@@ -191,7 +221,7 @@ def test_a_message_whose_label_no_node_can_store_is_refused(name: str) -> None:
 def test_a_message_of_any_id_has_a_label_that_is_stored(task_id: str) -> None:
     request = delivery(task_id=task_id, retries=0)
     assert len(request.done_label.encode()) <= 768
-    assert request.done_label != request.done_label_of_retry
+    assert request.done_label != label_of_retry(task_id=task_id)
     assert request.done_label != delivery(task_id=task_id + "2", retries=0).done_label
 
 
@@ -222,7 +252,7 @@ def test_a_mark_is_heeded_by_what_may_be_a_copy(
     nonce: str, request_: dict[str, Any], heeds: bool
 ) -> None:
     request = delivery(nonce, retries=0, **request_)
-    assert request.mark_to_check == (request.done_label if heeds else None)
+    assert request.marks_to_check[:1] == ((request.done_label,) if heeds else ())
 
 
 def test_a_run_once_more_is_known_by_a_nonce_of_its_own() -> None:

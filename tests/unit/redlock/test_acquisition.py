@@ -574,7 +574,7 @@ def test_a_done_mark_ends_the_wait_at_once(five: Network) -> None:
     redlock = five.redlock()
     redlock.mark_done("k", "task-9")
     with pytest.raises(AlreadyDone) as caught:
-        redlock.acquire_for_task("k", wait=60, unless_done="task-9")
+        redlock.acquire_for_task("k", wait=60, unless_done=("task-9",))
     assert caught.value.key == "k"
     assert caught.value.remaining == pytest.approx(3600)
     assert five.slept == []
@@ -590,7 +590,7 @@ def test_the_done_mark_that_lasts_longest_is_told(five: Network) -> None:
     five.nodes[0].is_up = five.nodes[1].is_up = True
     five.reads_at_once = True
     with pytest.raises(AlreadyDone) as caught:
-        redlock.acquire_for_task("k", unless_done="task-9")
+        redlock.acquire_for_task("k", unless_done=("task-9",))
     assert caught.value.remaining == pytest.approx(3600)
 
 
@@ -781,7 +781,7 @@ def test_an_early_retry_that_has_run_is_found_done(five: Network) -> None:
     redlock = five.redlock()
     redlock.mark_done("k", "task-1/1")
     with pytest.raises(AlreadyDone):
-        redlock.acquire_for_task("k", supersedes="r", is_successor=True, unless_done="task-1/1")
+        redlock.acquire_for_task("k", supersedes="r", is_successor=True, unless_done=("task-1/1",))
 
 
 def test_who_waits_for_a_hand_over_has_the_lock_after_it(five: Network) -> None:

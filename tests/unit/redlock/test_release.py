@@ -406,18 +406,18 @@ def test_a_done_mark_stops_its_own_task_only(five: Network, redlock: TaskLock) -
     lease = redlock.acquire("k")
     redlock.release(lease, done="task-9", done_ttl=50.0)
     with pytest.raises(AlreadyDone) as caught:
-        redlock.acquire_for_task("k", unless_done="task-9")
+        redlock.acquire_for_task("k", unless_done=("task-9",))
     assert caught.value.remaining == pytest.approx(50)
-    assert redlock.acquire_for_task("k", unless_done="task-8").token > lease.token
+    assert redlock.acquire_for_task("k", unless_done=("task-8",)).token > lease.token
 
 
 def test_a_done_mark_is_left_for_an_hour_by_default(five: Network, redlock: TaskLock) -> None:
     redlock.mark_done("k", "task-9")
     five.pass_(3599.9)
     with pytest.raises(AlreadyDone):
-        redlock.acquire_for_task("k", unless_done="task-9")
+        redlock.acquire_for_task("k", unless_done=("task-9",))
     five.pass_(0.2)
-    redlock.acquire_for_task("k", unless_done="task-9")
+    redlock.acquire_for_task("k", unless_done=("task-9",))
 
 
 def test_a_mark_that_a_minority_took_says_so(five: Network, redlock: TaskLock) -> None:

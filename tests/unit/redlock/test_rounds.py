@@ -57,7 +57,7 @@ class Wire:
     ("attempt", "names"),
     [
         (Attempt("key", "me", 1000), ["EVALSHA"]),
-        (Attempt("key", "me", 1000, unless_done="task"), ["EVALSHA"]),
+        (Attempt("key", "me", 1000, unless_done=("task",)), ["EVALSHA"]),
         (Attempt("key", "me", 1000, is_reservation=True), ["SET", "GET", "PTTL"]),
         (Attempt("key", "me", 1000, supersedes="you", is_reservation=True), ["EVALSHA"]),
         (Attempt("key", "me", 1000, highest_floor=7, is_reservation=True), ["EVALSHA"]),
@@ -104,17 +104,17 @@ def test_what_is_undone_raises_no_floor_and_renews_it() -> None:
     assert undone.commands == released(LEASE.owner).commands + released(left.holder).commands
 
 
-@pytest.mark.parametrize(("label", "more"), [("", []), ("task-1/0", ["PTTL"])])
-def test_a_done_mark_is_asked_for_only_if_one_would_end_the_attempt(
-    label: str, more: list[str]
+@pytest.mark.parametrize("labels", [(), ("task-1/0",), ("task-1/0", "task-1/1")])
+def test_done_marks_are_asked_for_only_if_one_would_end_the_attempt(
+    labels: tuple[str, ...],
 ) -> None:
     look, look_before = Wire(), Wire()
     with pytest.raises(QuorumUnavailable):
         Inspection(*access_over(look)).read_holder("key")
-    attempt = Attempt("key", "me", 1000, unless_done=label, looks_first=True)
+    attempt = Attempt("key", "me", 1000, unless_done=labels, looks_first=True)
     channel: Any = look_before
     acquisition_over(channel)._look(channel, attempt)
-    assert look_before.names == look.names + more
+    assert look_before.names == look.names + ["PTTL"] * len(labels)
 
 
 def test_only_nodes_that_are_behind_are_asked_to_confirm() -> None:

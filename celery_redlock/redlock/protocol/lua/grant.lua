@@ -1,7 +1,7 @@
 -- PROTOCOL: GRANT
 local call, owner, ttl, supersedes = redis.call, ARGV[1], ARGV[2], ARGV[6] or ''
-if KEYS[3] then
-  local left = call('PTTL', KEYS[3])
+for index = 3, #KEYS do
+  local left = call('PTTL', KEYS[index])
   if left ~= -2 then
     return {2, left}
   end

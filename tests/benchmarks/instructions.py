@@ -1,18 +1,32 @@
-"""Instructions, counted by callgrind: unlike times, they do not depend on the machine's load."""
+"""Instructions, counted by callgrind: unlike times, they do not depend on the machine's load.
+
+    python -m tests.benchmarks.instructions
+
+counts them and writes the baseline, which no later count may exceed by more than 3 %. Do so after a
+change that makes tasks cheaper, or one that is worth its price.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from celery_redlock.testing import start_servers
+
 from .counted import FEW, MANY
+from .names import PLAIN
 from .page import Row
 
+BASELINE = Path(__file__).with_name("baseline.json")
+_TOLERATED = 1.03
+Ratios = Mapping[str, Mapping[str, float]]
 _TOTALS = re.compile(r"^totals: (\d+)$", re.MULTILINE)
 
 
@@ -61,3 +75,44 @@ def total(profile: str) -> int:
     if not found:
         raise LookupError("callgrind has counted nothing")
     return int(found[1])
+
+
+def interpreter() -> str:
+    """Return what the counts depend on most: the interpreter's version and the processor."""
+    return f"Python {'.'.join(platform.python_version_tuple()[:2])}, {platform.machine()}"
+
+
+def over_plain(rows: Sequence[Row]) -> Ratios:
+    """Return the instructions of each variant as multiples of those without a lock."""
+    [plain] = [row for row in rows if row["name"] == PLAIN]
+    return {
+        row["name"]: {
+            column: round(row[column] / plain[column], 3) for column in ("to_publish", "to_execute")
+        }
+        for row in rows
+        if row is not plain
+    }
+
+
+def regressions(counted: Ratios, baseline: Ratios) -> list[str]:
+    """Return, in words, which counts exceed the baseline by more than what is tolerated."""
+    return [
+        f"{name}, {column}: {counted[name][column]} times a task without a lock, "
+        f"{of_column} by the baseline"
+        for name, of_variant in baseline.items()
+        for column, of_column in of_variant.items()
+        if counted[name][column] > of_column * _TOLERATED
+    ]
+
+
+def main() -> None:
+    """Count, and write the baseline of this interpreter."""
+    with start_servers(5) as five, tempfile.TemporaryDirectory() as folder:
+        counted = over_plain(count(five.urls, Path(folder)))
+    baselines = json.loads(BASELINE.read_text()) if BASELINE.exists() else {}
+    baselines[interpreter()] = counted
+    BASELINE.write_text(json.dumps(baselines, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

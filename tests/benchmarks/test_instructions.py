@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from celery_redlock.testing import Servers
 
 from .counted import VARIANTS
-from .instructions import count
+from .instructions import BASELINE, count, interpreter, over_plain, regressions
 from .page import Page
 
 pytestmark = pytest.mark.benchmark
@@ -24,4 +25,8 @@ def test_instructions_of_a_task_that_does_nothing(
     if missing:
         page.add("instructions", title, [{"name": name, "missing": missing} for name in VARIANTS])
         pytest.skip(missing)
-    page.add("instructions", title, count(five.urls, tmp_path))
+    rows = count(five.urls, tmp_path)
+    page.add("instructions", title, rows)
+    baselines = json.loads(BASELINE.read_text())
+    # Of another interpreter nothing is known yet: `python -m tests.benchmarks.instructions`.
+    assert regressions(over_plain(rows), baselines.get(interpreter(), {})) == []

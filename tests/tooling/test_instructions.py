@@ -1,10 +1,11 @@
-"""The reader of callgrind's files, by which the benchmarks count instructions."""
+"""The instructions that the benchmarks count: how they are read, and judged."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks.instructions import total
+from tests.benchmarks.instructions import over_plain, regressions, total
+from tests.benchmarks.names import OURS, PLAIN
 
 PROFILE = """\
 # callgrind format
@@ -32,3 +33,18 @@ def test_the_total_is_the_one_below_all_functions() -> None:
 def test_a_profile_without_a_total_is_an_error(profile: str) -> None:
     with pytest.raises(LookupError, match="counted nothing"):
         total(profile)
+
+
+@pytest.mark.parametrize(
+    ("to_execute", "is_refused"), [(400.0, False), (411.0, False), (413.0, True)]
+)
+def test_a_task_may_cost_three_percent_more_than_by_the_baseline(
+    to_execute: float, is_refused: bool
+) -> None:
+    plain = {"name": PLAIN, "to_publish": 100.0, "to_execute": 100.0}
+    counted = over_plain([plain, {"name": OURS, "to_publish": 110.0, "to_execute": to_execute}])
+    refused = regressions(counted, {OURS: {"to_publish": 1.1, "to_execute": 4.0}})
+    expected = (
+        f"{OURS}, to_execute: {to_execute / 100} times a task without a lock, 4.0 by the baseline"
+    )
+    assert refused == [expected] * is_refused

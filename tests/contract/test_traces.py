@@ -71,7 +71,14 @@ def test_the_model_allows_what_real_clients_and_servers_do(five: Servers, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "bug", ["no_confirm", "minority_is_enough", "same_owner_again", *NODE_BUGS]
+    "bug",
+    [
+        "no_confirm",
+        *(
+            pytest.param(bug, marks=pytest.mark.long)
+            for bug in ("minority_is_enough", "same_owner_again", *NODE_BUGS)
+        ),
+    ],
 )
 def test_a_real_client_or_server_with_a_bug_differs(
     five: Servers, tmp_path: Path, bug: str

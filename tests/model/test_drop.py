@@ -5,6 +5,8 @@ Not in the table: to the nodes it is an ordinary release. The question is which 
 
 from __future__ import annotations
 
+import pytest
+
 from . import promises
 from .variants import Attempt, Drop, Rules, Scope
 from .verdicts import EXTENDING_A, EXTENDING_B, A, B, explored
@@ -29,6 +31,7 @@ def test_floors_without_a_majority_let_a_lease_come_back() -> None:
     assert found.violation == STAYS_DROPPED.__name__, str(found)
 
 
+@pytest.mark.long
 def test_a_dropped_lease_that_a_majority_names_stays_so() -> None:
     found = explored(Scope(attempts=(EXTENDING_A, D), leap=2), STAYS_DROPPED)
     assert found.holds, str(found)

@@ -6,6 +6,8 @@ happen.
 
 from __future__ import annotations
 
+import pytest
+
 from . import promises
 from .state import Phase
 from .variants import Lost, Rules, Scope, Vote
@@ -27,6 +29,7 @@ def test_one_raised_floor_is_no_reason_to_call_a_lease_lost() -> None:
     assert found.violation == HASTY, str(found)
 
 
+@pytest.mark.long
 def test_a_key_of_another_owner_does_not_prove_a_lease_lost() -> None:
     """It may expire under a floor that lets the holder back in."""
     scope = Scope(attempts=(EXTENDING_A, B), leap=2, expiries=2)
@@ -35,6 +38,7 @@ def test_a_key_of_another_owner_does_not_prove_a_lease_lost() -> None:
     assert found.violation == HASTY, str(found)
 
 
+@pytest.mark.long
 def test_a_majority_of_raised_floors_proves_a_lease_lost() -> None:
     found = explored(Scope(attempts=(EXTENDING_A, B), leap=2, expiries=2), *LEASES)
     assert found.holds, str(found)

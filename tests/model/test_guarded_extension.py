@@ -9,11 +9,13 @@ from .explorer import explore
 from .extensions import Extensions
 
 
+@pytest.mark.long
 def test_an_extension_by_a_guarded_node_lets_two_hold() -> None:
     found = explore(Extensions(guarded_count=True))
     assert found.violation == "two holders", str(found)
 
 
+@pytest.mark.long
 def test_an_extension_without_guarded_nodes_has_one_holder() -> None:
     found = explore(Extensions(guarded_count=False))
     assert found.holds, str(found)

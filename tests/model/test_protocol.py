@@ -59,11 +59,13 @@ def test_confirm_by_a_majority_with_a_fresh_owner_holds() -> None:
     assert together(found, HELD, HELD)
 
 
+@pytest.mark.long
 def test_a_duplicated_grant_breaks_a_confirm_without_floor() -> None:
     found = explored(Scope(duplicates=1), *TOKENS, rules=Rules(confirm=Confirm.IF_OWNER))
     assert found.violation == DUPLICATE, str(found)
 
 
+@pytest.mark.long
 def test_a_duplicated_grant_is_safe_with_a_confirm_by_floor() -> None:
     found = explored(Scope(duplicates=1), *TOKENS)
     assert found.holds, str(found)
@@ -78,6 +80,7 @@ def test_every_size_of_quorum_holds(nodes: int) -> None:
     assert together(found, HELD, HELD)
 
 
+@pytest.mark.long
 def test_whatever_the_clocks_propose_holds() -> None:
     found = explored(Scope(leap=2, expiries=3), *TOKENS)
     assert found.holds, str(found)
@@ -97,6 +100,7 @@ def test_a_second_attempt_under_a_fresh_owner_holds() -> None:
     assert together(found, FAILED, HELD, HELD)
 
 
+@pytest.mark.long
 def test_a_reused_owner_breaks_a_confirm_without_floor() -> None:
     reused = Attempt("a", retry_of=0, same_owner_as=0)
     scope = Scope(attempts=(A, B, reused), expiries=3)
@@ -123,6 +127,7 @@ def test_a_grant_can_outlive_a_release_on_another_connection() -> None:
     assert found.violation == promises.no_grant_outlives_its_release.__name__, str(found)
 
 
+@pytest.mark.long
 def test_no_grant_outlives_a_release_sent_on_its_own_connection() -> None:
     scope = Scope(releases=True, expiries=1)
     found = explored(scope, promises.no_grant_outlives_its_release, *TOKENS)
@@ -179,6 +184,7 @@ def test_of_two_copies_of_a_message_one_holds_at_a_time(
     assert together(found, HELD, Phase.GRANTING, HELD)
 
 
+@pytest.mark.long
 def test_reservations_without_a_token_keep_tokens_in_order() -> None:
     found = explored(Scope(attempts=(A, RESERVATION, B), expiries=2), *TOKENS)
     assert found.holds, str(found)
@@ -186,6 +192,7 @@ def test_reservations_without_a_token_keep_tokens_in_order() -> None:
     assert together(found, HELD, Phase.GRANTING, HELD)
 
 
+@pytest.mark.long
 def test_a_reservation_without_a_token_revives_no_lease() -> None:
     scope = Scope(attempts=(EXTENDING_A, RESERVATION), releases=True, expiries=2)
     found = explored(scope, promises.no_grant_outlives_its_release, *LEASES)
@@ -204,6 +211,7 @@ def test_a_hand_over_that_ignores_the_floor_can_outlive_its_run() -> None:
     assert found.violation == broken, str(found)
 
 
+@pytest.mark.long
 def test_a_hand_over_that_heeds_the_floor_never_outlives_its_run() -> None:
     scope = Scope(attempts=HAND_OVER, releases=True, expiries=0)
     found = explored(scope, promises.no_hand_over_outlives_the_run_that_took_it_up, *TOKENS)
@@ -244,6 +252,7 @@ def test_skewed_clocks_and_a_forgetful_node_break_the_order() -> None:
     assert found.violation == OUT_OF_ORDER, str(found)
 
 
+@pytest.mark.long
 @ALL_OFFSETS
 def test_a_guard_as_long_as_a_token_may_be_off_is_too_short(offsets: tuple[int, ...]) -> None:
     guard = uncertainty(offsets)
@@ -252,6 +261,7 @@ def test_a_guard_as_long_as_a_token_may_be_off_is_too_short(offsets: tuple[int, 
     assert found.violation in {DUPLICATE, OUT_OF_ORDER}, str(found)
 
 
+@pytest.mark.long
 @ALL_OFFSETS
 def test_with_a_longer_guard_a_node_may_forget(offsets: tuple[int, ...]) -> None:
     guard = uncertainty(offsets) + 1
@@ -274,6 +284,7 @@ def test_an_admission_during_a_lease_or_attempt_breaks_exclusion(admit: Admit) -
     assert found.violation == ONE_HOLDER, str(found)
 
 
+@pytest.mark.long
 def test_a_node_admitted_while_nobody_holds_or_tries_is_safe() -> None:
     scope = replace(ADMISSIONS, attempts=(EXTENDING_A, B), releases=True)
     found = explored(scope, promises.one_holder_at_a_time)

@@ -32,6 +32,7 @@ def test_spin_finds_what_the_table_says(row: Row, tmp_path: Path) -> None:
     assert checked.holds == row.is_sound, checked.said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "state"),
     [

@@ -11,6 +11,7 @@ import pytest
 import celery_redlock
 from tests.typing.checkers import PUBLIC_API, Check, mypy, pyright
 
+pytestmark = pytest.mark.long
 WRONG = """
 from celery_redlock import Redlock, current_lease, singleton_task
 singleton_task(5)

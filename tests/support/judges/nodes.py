@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from celery_redlock.redlock.protocol.scripts import lock_keys
 from celery_redlock.testing import Server
+from tests.support.asked import asked
 from tests.support.eventually import eventually
 
 PREFIX = "redlock"
@@ -23,8 +24,7 @@ def floor_on(server: Server, key: str) -> int:
 
 def ms_left_on(server: Server, key: str) -> int:
     """Return how long the lock stands on this node, in ms; -2 if it does not."""
-    with server.client() as client:
-        left = client.pttl(lock_keys(PREFIX, key)[0])
+    left = asked(server).pttl(lock_keys(PREFIX, key)[0])
     assert isinstance(left, int)
     return left
 
@@ -72,6 +72,5 @@ def assert_freed(servers: Iterable[Server], key: str) -> None:
 
 
 def _text(server: Server, name: str) -> str | None:
-    with server.client() as client:
-        value = client.get(name)
+    value = asked(server).get(name)
     return value.decode() if isinstance(value, bytes) else None

@@ -28,6 +28,7 @@ from kombu import Connection, pools
 from celery_redlock.config import app_lock
 from celery_redlock.redlock.lease import task_of
 from celery_redlock.testing import Servers
+from tests.support.asked import asked
 from tests.support.eventually import eventually
 from tests.support.judges.queues import Queues
 
@@ -205,11 +206,13 @@ class Project(Queues):
         """Return the locks that stand on the nodes which can be asked, of keys with `key` in."""
         found = []
         for node in self.nodes:
-            with suppress(redis.RedisError), node.client(decode_responses=True) as client:
+            client = asked(node)
+            with suppress(redis.RedisError):
                 for name in client.scan_iter(f"*{key}*}}"):  # a floor or mark goes on after it
                     holder, remaining = client.get(name), client.pttl(name)
                     if holder is not None:
-                        found.append(Hold(node.url, name, task_of(holder), remaining / 1000))
+                        task_id = task_of(bytes(holder).decode())
+                        found.append(Hold(node.url, bytes(name).decode(), task_id, remaining / 1000))
         return found
 
     def votes(self, task_id: str) -> int:

@@ -25,7 +25,7 @@ from .threads import callbacks, dispatch
 from .unsettled import ReleaseRequest, UnsettledReleases
 
 BATCH = 2000
-"""Leases per write. A connection buffers at most a MiB for a node that reads slowly."""
+"""Leases per write."""
 _SOONEST_RETRY_S = 0.005
 _SHARE = 4
 """An extension may take a quarter of the remaining time of its lease."""

@@ -16,6 +16,7 @@ from celery_redlock.redlock.protocol.scripts import ALL, Argument
 from .lingering import WOULD_BLOCK, Connection, linger
 
 _OUTBOX_LIMIT = 1 << 20
+"""Bytes that may wait here for a node when the next request is written to it."""
 _READ_SIZE = 1 << 16
 _LONGEST_REPLY = 1 << 20
 _SURPLUS = "it sent more replies than it was asked for"
@@ -145,6 +146,11 @@ class NodeConnection:
             self.owed_since = now
         self.sent = sent + requests
         if self.is_blocked:
+            # Of one request any size is kept: a batch is large, and a network's buffers are small.
+            self.flush()
+            if len(self._outbox) > _OUTBOX_LIMIT:
+                self.fail("it reads nothing any more", blames_node=True)
+                return False
             self._outbox += payload
             self.flush()
             return False
@@ -168,8 +174,7 @@ class NodeConnection:
                 del self._outbox[: self._socket.send(self._outbox)]
             self.is_blocked = False
         except WOULD_BLOCK:
-            if len(self._outbox) > _OUTBOX_LIMIT:
-                self.fail("it reads nothing any more", blames_node=True)
+            pass
         except OSError as error:
             self.fail(str(error))
 

@@ -257,6 +257,25 @@ def test_what_the_socket_does_not_take_is_sent_when_it_does(stage: Stage) -> Non
     assert connection_to(stage, 0)._outbox == b""
 
 
+def test_a_request_of_any_size_reaches_a_slow_node(stage: Stage) -> None:
+    # As a batch of leases with long keys does through a network of small buffers.
+    connection = connection_to(stage, 0)
+    connection.send(b"*1\r\n$4\r\nPING\r\n" * 300_000, 300_000, 0.0)
+    connection.flush()
+    assert connection.closed is None
+    stage.peers[0].end.recv(1 << 16)
+    connection.flush()
+    assert connection.closed is None
+
+
+def test_a_node_that_reads_nothing_is_given_up(stage: Stage) -> None:
+    connection = connection_to(stage, 0)
+    connection.send(b"*1\r\n$4\r\nPING\r\n" * 300_000, 300_000, 0.0)
+    connection.send(b"*1\r\n$4\r\nPING\r\n", 1, 0.0)
+    assert connection.closed == "it reads nothing any more"
+    assert len(connection._outbox) <= 300_000 * 14
+
+
 def test_a_round_with_a_time_of_its_own_ends_with_it(stage: Stage) -> None:
     stage.peers[0].says(b":0\r\n")
     replies = stage.channel.ask(

@@ -29,6 +29,8 @@ class Redlock(Parts):
     its arguments, with connections and leases of its own: the pickle contains the nodes' URLs with
     their passwords.
 
+    Times are at most ten years; only `idle_timeout` may be longer.
+
     Args:
         nodes: URLs of 1, 3, 5 … masters without replication between them.
         node_timeout: Longest wait for a node in one round, seconds > 0.

@@ -65,9 +65,9 @@ class Parts:
         urls = check_nodes(nodes)
         check_prefix(key_prefix)
         check_seconds("node_timeout", node_timeout, above_zero=True, longest=LONGEST_S)
-        check_seconds("max_ttl", max_ttl, above_zero=True)
-        check_seconds("max_clock_skew", max_clock_skew)
-        check_seconds("floor_ttl", floor_ttl, above_zero=True)
+        check_seconds("max_ttl", max_ttl, above_zero=True, longest=LONGEST_S)
+        check_seconds("max_clock_skew", max_clock_skew, longest=LONGEST_S)
+        check_seconds("floor_ttl", floor_ttl, above_zero=True, longest=LONGEST_S)
         check_seconds("idle_timeout", idle_timeout, above_zero=True, endless=True)
         check_count("max_connections", max_connections)
         self.max_ttl = max_ttl

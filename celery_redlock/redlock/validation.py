@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeGuard
 from urllib.parse import urlsplit
@@ -39,11 +40,14 @@ def check_seconds(
     wanted = "a number of seconds > 0" if above_zero else "a number of seconds >= 0"
     if not _is_number(value):
         raise ConfigurationError(f"{name} must be {wanted}, got {value!r}")
-    is_out = not (0 <= value < math.inf or (endless and value == math.inf))
-    if is_out or (above_zero and value == 0):
+    is_endless = endless and value == math.inf
+    if not (is_endless or 0 <= value < math.inf) or (above_zero and value == 0):
         raise ConfigurationError(f"{name} must be {wanted}, got {value!r}")
-    if value > longest:
-        raise ConfigurationError(f"{name} must be at most {longest:.0f} seconds, got {value!r}")
+    # An int may be more than any float.
+    most = min(longest, sys.float_info.max)
+    if value > most and not is_endless:
+        got = shown(repr(value))
+        raise ConfigurationError(f"{name} must be at most {most:.10g} seconds, got {got}")
 
 
 def check_count(name: str, value: object) -> None:
@@ -173,12 +177,25 @@ def check_nodes(nodes: object) -> list[str]:
             "tolerates no more failures than one node less"
         )
     for url in nodes:
+        if not _is_encodable(url):
+            raise ConfigurationError(
+                "a node's URL can't be encoded as UTF-8 (it may hold a password, so it is not "
+                "shown): write each byte of its lone surrogates as %XX"
+            )
         address = address_of(url)
         if list(nodes).count(url) > 1:
             raise ConfigurationError(
                 f"node {address} is named twice: it would vote twice; name each once"
             )
     return list(nodes)
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def address_of(url: str) -> str:

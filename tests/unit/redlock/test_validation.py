@@ -46,6 +46,13 @@ def test_seconds_may_be_without_end_only_where_that_is_meant() -> None:
             check_seconds("wait", value, endless=True)
 
 
+@pytest.mark.parametrize("endless", [False, True])
+def test_a_number_that_no_float_can_be_is_refused(endless: bool) -> None:
+    # It would fail later, wherever it is first added to a time.
+    with pytest.raises(ConfigurationError, match="wait must be at most 1"):
+        check_seconds("wait", 10**400, endless=endless)
+
+
 @pytest.mark.parametrize("value", [10.5, 11, 1e300])
 def test_seconds_may_have_an_upper_limit(value: float) -> None:
     check_seconds("node_timeout", 10, longest=10)
@@ -110,6 +117,14 @@ def test_what_is_no_list_of_urls_is_refused(nodes: object, message: str) -> None
     with pytest.raises(ConfigurationError) as caught:
         check_nodes(nodes)
     assert str(caught.value) == message
+
+
+def test_a_url_with_a_lone_surrogate_is_refused_and_not_shown() -> None:
+    # As from an environment variable that is not UTF-8.
+    for url in ("redis://h\udcf6st:6379", "redis://user:s\udcf6same@host:6379"):
+        with pytest.raises(ConfigurationError, match="can't be encoded as UTF-8") as caught:
+            check_nodes([url])
+        assert str(caught.value).isascii()
 
 
 @pytest.mark.parametrize(

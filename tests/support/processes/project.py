@@ -210,9 +210,9 @@ class Project(Queues):
             with suppress(redis.RedisError):
                 for name in client.scan_iter(f"*{key}*}}"):  # a floor or mark goes on after it
                     holder, remaining = client.get(name), client.pttl(name)
-                    if holder is not None:
-                        task_id = task_of(bytes(holder).decode())
-                        found.append(Hold(node.url, bytes(name).decode(), task_id, remaining / 1000))
+                    if isinstance(holder, bytes):
+                        task_id = task_of(holder.decode())
+                        found.append(Hold(node.url, name.decode(), task_id, remaining / 1000))
         return found
 
     def votes(self, task_id: str) -> int:

@@ -25,7 +25,7 @@ from celery_redlock.messages.delivery import Delivery
 from celery_redlock.messages.headers import headers_to_publish, message_headers
 from celery_redlock.messages.requeue import ending_of_failed_retry, route_back
 from celery_redlock.redlock import Lease
-from celery_redlock.worker import bootsteps, signal_handlers
+from celery_redlock.worker import signal_handlers, steps
 
 from .apps_task import OnAppsTask, with_lock
 from .arguments import as_published, as_sent, hide_token
@@ -74,7 +74,7 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
             hide_token(cls)
         if "_stores_start" not in vars(cls):
             cls._stores_start, cls.track_started = bool(cls.track_started), False
-        bootsteps.install(app)
+        steps.install(app)
 
     def __setattr__(self, name: str, value: object) -> None:
         """Set an attribute; a lock option takes effect at the next call."""

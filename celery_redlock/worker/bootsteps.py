@@ -6,7 +6,7 @@ import logging
 import os
 from typing import Any
 
-from celery import Celery, bootsteps
+from celery import bootsteps
 from celery.concurrency.prefork import TaskPool
 from celery.signals import worker_shutdown
 from celery.worker.state import revoked
@@ -204,16 +204,3 @@ class ComparePlacements(bootsteps.StartStopStep):
         """End the introduction."""
         # Not by the timer's entry: gevent's goes on when it is cancelled.
         self._introductions_left = 0
-
-
-def install(app: Celery) -> None:
-    """Add the steps that singleton tasks need to the app's workers; may be called again.
-
-    The handlers of Celery's signals need no call: they are connected when this module is imported,
-    for all apps.
-    """
-    app.steps["worker"].add(CheckNodes)
-    app.steps["worker"].add(PoolKeeper)
-    app.steps["worker"].add(WatchNodes)
-    app.steps["consumer"].add(UnreadableMessages)
-    app.steps["consumer"].add(ComparePlacements)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from billiard import current_process
@@ -31,11 +31,13 @@ from celery_redlock.messages.delivery import Delivery
 from celery_redlock.messages.headers import RESERVATION_HEADER, SERIALIZER, message_headers
 from celery_redlock.messages.origin import ORIGIN, find_origin
 from celery_redlock.pools import interrupt, pool_process
-from celery_redlock.pools.prefork_keeper import PreforkKeeper
 from celery_redlock.redlock.errors import ConfigurationError, LeaseLost, RedlockError
 
 from .node_watch import mute_node_lines
 from .peers import peers_of
+
+if TYPE_CHECKING:
+    from celery_redlock.pools.prefork_keeper import PreforkKeeper
 
 keepers: dict[int, tuple[Celery, PreforkKeeper]] = {}
 """App and keeper of a worker, by the pid of its main process; pool processes inherit the dict."""

@@ -15,7 +15,7 @@ from celery import Celery
 from celery.exceptions import Retry
 from celery.utils.dispatch import Signal
 
-from celery_redlock.worker import bootsteps, signal_handlers
+from celery_redlock.worker import signal_handlers, steps
 
 CONNECTED = {
     "task_failure": 1,
@@ -40,7 +40,7 @@ def handlers_of(name: str) -> list[Any]:
 @pytest.mark.parametrize(("name", "count"), CONNECTED.items())
 def test_each_handler_is_connected_once_for_all_apps(name: str, count: int) -> None:
     for _ in range(2):
-        bootsteps.install(Celery("bank", set_as_current=False))
+        steps.install(Celery("bank", set_as_current=False))
     gc.collect()
     assert len(handlers_of(name)) == count
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -291,6 +292,22 @@ def test_a_node_that_is_set_to_keep_writes_at_a_restart_waits(
         forgetful._args = EVERY_WRITE
         forgetful.restart()
         assert new_redlock([forgetful.url], restart_guard=True).check() != {}
+
+
+def test_a_node_that_gets_its_first_replica_waits_like_any_other(
+    three: Servers, redlock: TaskLock
+) -> None:
+    # As for a backup by `redis-cli --rdb`: the node's replication id changes, as that of a node
+    # that was a replica itself does.
+    assert redlock.check() == {}
+    with socket.create_connection(("127.0.0.1", three[0].port)) as backup, three[0].client() as it:
+        before = it.info("replication")["master_replid"]
+        backup.sendall(b"SYNC\r\n")
+        eventually(lambda: it.info("replication")["master_replid"] != before)
+        it.execute_command("CLIENT", "KILL", "TYPE", "normal")
+        eventually(redlock.check)
+    assert list(redlock.check()) == [redlock.nodes[0].name]
+    redlock.acquire("k").release()
 
 
 def test_an_admitted_node_votes_until_it_restarts(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
 
 from celery_redlock.redlock.protocol.quorum import Verdict, drift_ms, extend_verdict, validity_ms
@@ -108,8 +108,11 @@ class Extension(Access):
                     guarded[index] = Failed(why_guarded(votes_in), is_guarded=True)
             return holders
 
-        is_decided = partial(_are_decided, guarded)
-        replies = ask_repeatably(channel, commands, _as_extends, is_decided, among, timeout)
+        replies = ask_repeatably(
+            channel, commands, _as_extends, partial(_are_decided, guarded), among, timeout,
+            # A node that was healed, or names another owner, does not count either.
+            is_short=partial(_is_any_short, guarded),
+        )  # fmt: skip
         each = (replies_to(number, replies) for number in range(len(leases)))
         return [_without_votes(its_replies, guarded) for its_replies in each]
 
@@ -171,11 +174,20 @@ def _as_extends(raws: list[object]) -> list[ExtendReply]:
 def _are_decided(
     guarded: Container[int], replies: Sequence[list[ExtendReply] | Failed | None]
 ) -> bool:
+    return all(verdict is not Verdict.PENDING for verdict in _verdicts(guarded, replies))
+
+
+def _is_any_short(
+    guarded: Container[int], replies: Sequence[list[ExtendReply] | Failed | None]
+) -> bool:
+    return any(verdict is Verdict.UNAVAILABLE for verdict in _verdicts(guarded, replies))
+
+
+def _verdicts(
+    guarded: Container[int], replies: Sequence[list[ExtendReply] | Failed | None]
+) -> Iterator[Verdict]:
     count = next((len(reply) for reply in replies if isinstance(reply, list)), 1)
-    return all(
-        extend_verdict(replies_to(number, replies), guarded) is not Verdict.PENDING
-        for number in range(count)
-    )
+    return (extend_verdict(replies_to(number, replies), guarded) for number in range(count))
 
 
 def _without_votes(

@@ -101,8 +101,8 @@ def _one_address_is_waited_for(patch: pytest.MonkeyPatch) -> None:
 def _no_back_off_without_a_quorum(patch: pytest.MonkeyPatch) -> None:
     start_due = ConnectionSet._start_due
 
-    def start_all(self: ConnectionSet, now: float) -> None:
-        start_due(self, float("inf") if self._is_short(now) else now)
+    def start_all(self: ConnectionSet, now: float, *, is_short: bool) -> None:
+        start_due(self, float("inf") if self._is_short(now) else now, is_short=is_short)
 
     patch.setattr(ConnectionSet, "_start_due", start_all)
 

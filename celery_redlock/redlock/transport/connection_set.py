@@ -92,13 +92,12 @@ class ConnectionSet:
         """
         # Who has lost a quorum starts anew, with all nodes if possible.
         self._is_new = self._is_new or for_all or self._is_short(now, needs_votes=needs_votes)
-        self._start_due(now)
+        self._start_due(now, is_short=for_all or self._is_short(now))
         if self._is_new:
             self._wait_for_connections(now, patience, needs_votes=needs_votes)
 
-    def _start_due(self, now: float) -> None:
-        """Start the connection attempts that back-off allows."""
-        is_short = self._is_short(now)
+    def _start_due(self, now: float, *, is_short: bool) -> None:
+        """Start the connection attempts that back-off allows; it allows more if `is_short`."""
         for index, node in enumerate(self._nodes):
             retry_at = node.retry_short_at if is_short else node.retry_at
             if self._is_idle(index) and retry_at <= now:
@@ -124,7 +123,7 @@ class ConnectionSet:
             if left <= 0 or not (self._connecting or untried):
                 break
             if untried:
-                self._start_due(now)
+                self._start_due(now, is_short=self._is_short(now))
                 left = min(left, self._pause(untried, now))
             # A guard that ends may bring the quorum.
             left = min([left, *(one.votes_from - now for one in self._guarded(now))])

@@ -24,8 +24,9 @@ def ask_repeatably(
     timeout: float | None = None,
     *,
     parse_again: Callable[[list[object]], Reply] | None = None,
+    is_short: Callable[[Replies[Reply]], bool] | None = None,
 ) -> Replies[Reply]:
-    """Ask as `Channel.ask` does; without a quorum, once more on new connections.
+    """Ask as `Channel.ask` does; if failed nodes are missed, once more on new connections.
 
     Args:
         channel: Channel to the nodes.
@@ -35,6 +36,7 @@ def ask_repeatably(
         among: Returns the nodes to ask.
         timeout: As in `Channel.ask`. Connections that were idle get a part of it at first.
         parse_again: Parses the replies to the repeated request; None: as `parse`.
+        is_short: Returns whether the failed nodes are missed; None: if no quorum is left.
 
     Returns:
         The replies to the last request.
@@ -42,7 +44,10 @@ def ask_repeatably(
     first = None if timeout is None else channel.first_timeout(timeout)
     replies = channel.ask(commands, parse, is_decided, among(), first)
     failed = list(map(type, replies)).count(Failed)
-    if failed > len(replies) - majority(len(replies)) and channel.renew():
+    is_missed = failed > len(replies) - majority(len(replies))
+    if is_short and failed:
+        is_missed = is_short(replies)
+    if is_missed and channel.renew():
         replies = channel.ask(commands, parse_again or parse, is_decided, among(), timeout)
     return replies
 

@@ -132,6 +132,18 @@ def close_all(proxies: list[Proxy]) -> None:
         proxy.reset()
 
 
+def test_an_extension_reconnects_if_an_answer_does_not_count(
+    five: Servers, new_redlock: NewRedlock
+) -> None:
+    # Two of three nodes hold the lease. The third has the grant of a rival that fails.
+    lease = new_redlock(five.urls[:3], node_timeout=1.0).acquire("k")
+    with five[0].client() as closing, five[2].client() as rival:
+        rival.set("redlock:{k}", f"{'f' * 32}:rival@host", px=60_000)
+        for confirm in (lease.extend, lease.ensure):
+            closing.client_kill_filter(_type="normal", skipme=True)
+            confirm()
+
+
 def test_a_grant_whose_reply_was_lost_holds_nobody_off(
     five: Servers, new_redlock: NewRedlock, proxies: list[Proxy]
 ) -> None:

@@ -312,6 +312,17 @@ def test_a_silent_connection_that_was_not_idle_stays(stage: Stage) -> None:
     assert stage.set.connected() == [0, 1, 2]
 
 
+def test_a_missed_node_is_connected_to_beside_a_quorum(stage: Stage) -> None:
+    assert stage.reconnect() == [0, 1, 2]
+    connection = stage.set.by_node[0]
+    assert connection
+    connection.fail("the server closed the connection")
+    stage.set.drop(0)
+    assert stage.reconnect() == [1, 2], "soon"
+    stage.set.reconnect(stage.clock.now(), 1.0, for_all=True)
+    assert stage.set.connected() == [0, 1, 2]
+
+
 def test_who_loses_all_connections_at_once_waits_for_new_ones(stage: Stage) -> None:
     """The end of a connection is no attempt to connect that failed."""
     assert stage.reconnect() == [0, 1, 2]

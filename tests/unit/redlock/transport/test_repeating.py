@@ -58,6 +58,17 @@ def test_a_round_without_a_quorum_is_repeated_once(first: list[Any]) -> None:
     assert rounds.asked == [[0, 1], [1, 2]], "those that are connected then"
 
 
+def test_a_failed_node_is_asked_again_if_another_does_not_count() -> None:
+    rounds = Rounds([1, LATE, -1], [1, 1, -1])
+    assert rounds.run(is_short=lambda replies: replies.count(1) < 2) == [1, 1, -1]
+
+
+@pytest.mark.parametrize("only", [[1, LATE, 1], [1, -1, -1]])
+def test_no_round_is_repeated_where_that_can_not_help(only: list[Any]) -> None:
+    rounds = Rounds(only)
+    assert rounds.run(is_short=lambda replies: replies.count(1) < 2) == only
+
+
 def test_without_new_connections_no_round_is_repeated() -> None:
     rounds = Rounds([LATE, LATE, 1], can_renew=False)
     assert rounds.run() == [LATE, LATE, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import select
 import socket
 from collections.abc import Callable, Iterator
@@ -14,6 +15,12 @@ from celery_redlock.redlock.transport.poller import Poller, new_poller
 from tests.support.requirements import unmet
 
 Pair = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_descriptors() -> None:
+    """Close what earlier tests have dropped: `select` can't wait for a number from 1,024 on."""
+    gc.collect()
 
 
 @pytest.fixture(params=["poll", "select"])

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import math
 import queue
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from celery_redlock.redlock.clock import Clock
@@ -21,6 +21,9 @@ from .poller import Poller, new_poller
 logger = logging.getLogger(__name__)
 _GIVE_UP_S = 5.0
 """A connection that has owed for this long is replaced: not the node, the path may have died."""
+_HANGS_S = 0.5
+"""Longest wait, if the node timeout is not longer, for a connection in the place of one that was
+given up: its server may hang."""
 _ADDRESSES = 3
 """Addresses of a name that a caller waits for, each for the connect timeout."""
 _LOOK_S = 0.05
@@ -94,7 +97,11 @@ class ConnectionSet:
         self._is_new = self._is_new or for_all or self._is_short(now, needs_votes=needs_votes)
         self._start_due(now, is_short=for_all or self._is_short(now))
         if self._is_new:
-            self._wait_for_connections(now, patience, needs_votes=needs_votes)
+            # Whoever wants all may have just given connections up, which is no attempt to connect.
+            given_up = self._given_up(now) if for_all else {}
+            if given_up:
+                patience = min(patience, max(self._node_timeout, _HANGS_S))
+            self._wait_for_connections(now, patience, given_up, needs_votes=needs_votes)
 
     def _start_due(self, now: float, *, is_short: bool) -> None:
         """Start the connection attempts that back-off allows; it allows more if `is_short`."""
@@ -107,7 +114,9 @@ class ConnectionSet:
         """Return whether a node has no connection, and none is being made."""
         return self.by_node[index] is None and index not in self._connecting
 
-    def _wait_for_connections(self, began: float, patience: float, *, needs_votes: bool) -> None:
+    def _wait_for_connections(
+        self, began: float, patience: float, given_up: Mapping[int, float], *, needs_votes: bool
+    ) -> None:
         """Wait for a quorum, and a little longer, to start with all nodes.
 
         Where votes are needed, connections to guarded nodes are not enough: a lock that is acquired
@@ -119,7 +128,7 @@ class ConnectionSet:
             now = self._clock.now()
             is_short = self._is_short(now, needs_votes=needs_votes)
             left = began + (patience if is_short else min(patience, self._node_timeout)) - now
-            untried = self._untried(began) if is_short else []
+            untried = self._untried(began, given_up) if is_short else []
             if left <= 0 or not (self._connecting or untried):
                 break
             if untried:
@@ -136,12 +145,23 @@ class ConnectionSet:
     def _guarded(self, now: float) -> list[NodeConnection]:
         return [one for one in self.by_node if one and one.votes_from > now]
 
-    def _untried(self, began: float) -> list[Node]:
+    def _given_up(self, began: float) -> dict[int, float]:
+        """Return the nodes whose connection was given up since `began`, each with when it was."""
+        return {
+            index: node.tried_at
+            for index, node in enumerate(self._nodes)
+            if self._is_idle(index) and node.error is not None and node.tried_at >= began
+        }
+
+    def _untried(self, began: float, given_up: Mapping[int, float]) -> list[Node]:
         """Return the nodes to try yet: of the missing ones, those that have not failed since."""
         return [
             node
             for index, node in enumerate(self._nodes)
-            if self._is_idle(index) and (node.error is None or node.tried_at < began)
+            if self._is_idle(index)
+            and (
+                node.error is None or node.tried_at < began or node.tried_at == given_up.get(index)
+            )
         ]
 
     def _pause(self, untried: list[Node], now: float) -> float:

@@ -156,24 +156,18 @@ class Node:
             self.retry_at = self.retry_short_at = now + _BACKOFF_MAX_S
 
     def failed(self, error: str, *, is_unfit: bool = False) -> None:
-        """Note that an attempt to connect has failed; the next one waits, longer each time.
+        """Note that the node is down; the next attempt waits, longer each time.
+
+        Of several channels that note it during one pause, only the first lengthens the next one.
 
         Args:
             error: The reason.
             is_unfit: Whether its server can't be a node, and only an operator can mend that.
         """
-        self.tried_at = self.clock.now()
-        self._is_down(error, is_unfit=is_unfit)
-
-    def _is_down(self, error: str, *, is_unfit: bool = False) -> None:
-        """Note that the node is down, and when it may be connected to again.
-
-        Of several channels that note it during one pause, only the first lengthens the next one.
-        """
         if self.error is None or (is_unfit and not self._is_unfit):
             self.observe(NodeDown(self.name, error, is_unfit))
         self.error, self._is_unfit = error, self._is_unfit or is_unfit
-        now = self.clock.now()
+        now = self.tried_at = self.clock.now()
         if now >= self._pauses[1]:
             delay = min(_BACKOFF_MAX_S, _BACKOFF_S * 2**self._failures) * random.uniform(0.5, 1.0)
             self._failures = min(self._failures + 1, 16)
@@ -206,7 +200,7 @@ class Node:
         if blames_node:
             # It may connect and violate the protocol each time: retry less and less often.
             self._blamed_at = self.clock.now()
-            self._is_down(why)
+            self.failed(why)
         elif self.error is None:
             self.retry_at = self.clock.now() + _BACKOFF_S * random.uniform(0.5, 1.0)
 

@@ -333,7 +333,25 @@ def test_who_loses_all_connections_at_once_waits_for_new_ones(stage: Stage) -> N
     stage.clock.move(36.0)
     stage.set.drop_stale(stage.clock.now())
     assert stage.set.connected() == []
-    assert len(stage.reconnect(patience=1.0)) >= 2
+    stage.set.reconnect(stage.clock.now(), 1.0, for_all=True)
+    assert len(stage.set.connected()) >= 2
+
+
+def test_a_server_that_hangs_is_waited_for_but_briefly(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stage.reconnect() == [0, 1, 2]
+    for connection in stage.set.by_node[:2]:
+        assert connection
+        connection.send(b"*1\r\n$4\r\nPING\r\n", 1, stage.clock.now())
+    stage.clock.move(36.0)
+    began = stage.clock.now()
+    stage.set.drop_stale(began)
+    stage.waiting = []  # so do attempts to connect
+    monkeypatch.setattr(stage.set, "adopt", lambda patience=0.0: stage.clock.move(patience))
+    stage.set.reconnect(began, 24.0, for_all=True)
+    assert len(stage.waiting) == 2
+    assert stage.clock.now() - began == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("guarded_until", [0.0, math.inf])

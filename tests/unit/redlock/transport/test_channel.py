@@ -268,6 +268,26 @@ def test_a_request_of_any_size_reaches_a_slow_node(stage: Stage) -> None:
     assert connection.closed is None
 
 
+def test_nothing_is_written_past_the_rest_of_a_request(stage: Stage) -> None:
+    connection, end = connection_to(stage, 0), stage.peers[0].end
+    end.setblocking(False)
+    sent, taken = b"", b""
+    while not connection.is_blocked:
+        sent += b"x" * 1000
+        connection.send(b"x" * 1000, 1, 0.0)
+    while len(taken) < len(sent) - 1000:  # the socket has room for the rest, and a part of the next
+        taken += end.recv(1 << 16)
+    for payload in (b"y" * 900_000, b"z"):
+        sent += payload
+        connection.send(payload, 1, 0.0)
+        taken += end.recv(1 << 16)  # there is room again
+    while len(taken) < len(sent):
+        with contextlib.suppress(BlockingIOError):
+            taken += end.recv(1 << 16)
+        connection.flush()
+    assert taken == sent
+
+
 def test_a_node_that_reads_nothing_is_given_up(stage: Stage) -> None:
     connection = connection_to(stage, 0)
     connection.send(b"*1\r\n$4\r\nPING\r\n" * 300_000, 300_000, 0.0)

@@ -150,7 +150,7 @@ class ConnectionSet:
         return {
             index: node.tried_at
             for index, node in enumerate(self._nodes)
-            if self._is_idle(index) and node.error is not None and node.tried_at >= began
+            if self._is_idle(index) and node.error is not None and node.tried_at > began
         }
 
     def _untried(self, began: float, given_up: Mapping[int, float]) -> list[Node]:

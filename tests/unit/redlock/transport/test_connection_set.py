@@ -331,9 +331,11 @@ def test_who_loses_all_connections_at_once_waits_for_new_ones(stage: Stage) -> N
         assert connection
         connection.send(b"*1\r\n$4\r\nPING\r\n", 1, now)
     stage.clock.move(36.0)
+    began = stage.clock.now()
+    stage.clock.move(0.001)
     stage.set.drop_stale(stage.clock.now())
     assert stage.set.connected() == []
-    stage.set.reconnect(stage.clock.now(), 1.0, for_all=True)
+    stage.set.reconnect(began, 1.0, for_all=True)
     assert len(stage.set.connected()) >= 2
 
 
@@ -346,7 +348,8 @@ def test_a_server_that_hangs_is_waited_for_but_briefly(
         connection.send(b"*1\r\n$4\r\nPING\r\n", 1, stage.clock.now())
     stage.clock.move(36.0)
     began = stage.clock.now()
-    stage.set.drop_stale(began)
+    stage.clock.move(0.001)
+    stage.set.drop_stale(stage.clock.now())
     stage.waiting = []  # so do attempts to connect
     monkeypatch.setattr(stage.set, "adopt", lambda patience=0.0: stage.clock.move(patience))
     stage.set.reconnect(began, 24.0, for_all=True)

@@ -353,10 +353,6 @@ class Channel:
         """Return whether the channel has not been used for so long."""
         return self._clock.now() - max(self._used_at, self._looked_at) >= seconds
 
-    def disown(self) -> None:
-        """In a child: close this process's copies of the connections; they are the parent's."""
-        self._connections.disown()
-
     def close(self) -> None:
         """Close every connection, in whatever state an interrupt has left the channel.
 

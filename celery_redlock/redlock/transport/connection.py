@@ -249,10 +249,6 @@ class NodeConnection:
             self._reloaded = self.sent
             self.send(LOAD_SCRIPTS, len(ALL), now)
 
-    def disown(self) -> None:
-        """Close this process's copy of the descriptor; the connection stays open."""
-        self._socket.close()
-
     def refuse_surplus(self) -> bool:
         """Close the connection if more replies came than commands were sent; return whether.
 

@@ -296,12 +296,6 @@ class ConnectionSet:
             self.poller.unregister(connection.fd)
             connection.disconnect()
 
-    def disown(self) -> None:
-        """In a child: close this process's copies of the connections; they are the parent's."""
-        for connection in self.by_node:
-            if connection:
-                connection.disown()
-
     def close(self) -> None:
         """Close every connection, in whatever state an interrupt has left them.
 

@@ -47,12 +47,6 @@ def close_lingering() -> None:
             connection.disconnect()
 
 
-def disown_lingering() -> None:
-    """In a child: close this process's copies of the lingering connections of the parent."""
-    while _lingering:
-        _lingering.popleft()[0].close()
-
-
 def _has_ended(ended: socket.socket) -> bool:
     try:
         return ended.recv(_READ_SIZE) == b""

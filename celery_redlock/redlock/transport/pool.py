@@ -13,7 +13,6 @@ from weakref import WeakSet
 from celery_redlock.redlock.errors import ConfigurationError
 
 from .channel import Channel
-from .lingering import disown_lingering
 
 _TURN_S = 0.001
 """Interval of looks whether another thread has returned a channel."""
@@ -254,12 +253,8 @@ class Pool:
         return bool(self._made)
 
     def forget(self) -> None:
-        """Close this process's copies of the parent's connections, after a fork."""
-        self._idle, self._waiting = [], deque()
-        made, self._made = self._made, WeakSet()
-        for channel in list(made):
-            channel.disown()
-        disown_lingering()
+        """Forget all channels, as after a fork: they are the parent's."""
+        self._idle, self._waiting, self._made = [], deque(), WeakSet()
 
     def close(self) -> None:
         """Close the idle channels."""

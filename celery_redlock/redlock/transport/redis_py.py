@@ -9,11 +9,14 @@ from __future__ import annotations
 # Connecting imports it. A child that is forked during that import by another thread would wait for
 # that thread, which it does not have, at each connection.
 import encodings.idna  # noqa: F401
+import os
 import re
+import socket
 from collections.abc import Callable
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, Connection, SSLConnection, parse_url
@@ -31,6 +34,8 @@ _HAS_DRIVER_INFO = "driver_info" in signature(AbstractConnection.__init__).param
 _NAMELESS = dict.fromkeys(["driver_info"] if _HAS_DRIVER_INFO else ["lib_name", "lib_version"])
 _DATABASE = re.compile(r"/*[0-9]*/*")
 _REPEATS = ", with args beginning with"
+_connections: WeakSet[AbstractConnection] = WeakSet()
+"""Connections of this process, whoever has them: also those that a thread is making."""
 
 
 class Connector:
@@ -71,7 +76,26 @@ class Connector:
     def new_connection(self) -> AbstractConnection:
         """Return a connection that is not connected yet."""
         # A library's own retry could send a grant twice, which breaks the token.
-        return self._connection_class(**self._options, retry=Retry(NoBackoff(), 0))
+        connection = self._connection_class(**self._options, retry=Retry(NoBackoff(), 0))
+        _connections.add(connection)
+        return connection
+
+
+def socket_of(connection: AbstractConnection) -> socket.socket | None:
+    """Return the socket of a connection; None while it is not connected."""
+    # redis-py has no public way to it; this attribute is the same from 5.2 to 8.
+    return cast("socket.socket | None", getattr(connection, "_sock", None))
+
+
+def _disown_connections() -> None:
+    """In a child: close this process's copies of the connections; they are the parent's."""
+    while _connections:
+        if copy := socket_of(_connections.pop()):
+            copy.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_connections)
 
 
 def _connection_options(

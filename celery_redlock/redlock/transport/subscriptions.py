@@ -139,8 +139,7 @@ class Subscriptions:
         return self._connections.dropped
 
     def disown(self) -> None:
-        """In a child: close this process's copies of the descriptors."""
-        self._connections.disown()
+        """In a child: close this process's copy of the wakeup; it is the parent's."""
         self._wakeup.close()
 
     def close(self) -> None:

@@ -269,9 +269,6 @@ class SimulatedChannel(Channel):
         """Tell that it is in use: it costs nothing."""
         return False
 
-    def disown(self) -> None:
-        """Do nothing: there is nothing to close."""
-
     def close(self) -> None:
         """Be of no use any more; what was written still arrives."""
         self.is_closed = True

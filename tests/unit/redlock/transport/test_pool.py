@@ -25,7 +25,7 @@ class Channel(RealChannel):
     """A channel without connections."""
 
     def __init__(self) -> None:
-        self.is_closed = self.is_disowned = self.is_stale = False
+        self.is_closed = self.is_stale = False
         self.patience: list[float | None] = []
         self.why_unconnected = ""
 
@@ -40,9 +40,6 @@ class Channel(RealChannel):
 
     def close(self) -> None:
         self.is_closed = True
-
-    def disown(self) -> None:
-        self.is_disowned = True
 
 
 class Stage:
@@ -278,10 +275,13 @@ def test_many_threads_use_no_more_channels_than_the_limit(stage: Stage) -> None:
     assert not any(channel.why_unconnected for channel in used)
 
 
-def test_after_a_fork_channels_are_disowned_even_while_lent(stage: Stage) -> None:
-    with stage.pool.channel():
+def test_a_channel_that_is_lent_at_a_fork_is_not_the_childs(stage: Stage) -> None:
+    with stage.pool.channel() as parents:
         stage.pool.forget()
-    assert [(each.is_disowned, each.is_closed) for each in stage.made] == [(True, False)]
+    assert not stage.pool.has_channels()
+    with stage.pool.channel() as own:
+        assert own is not parents
+    assert not parents.is_closed  # type: ignore[attr-defined]
 
 
 def test_closing_the_pool_closes_idle_channels(stage: Stage) -> None:

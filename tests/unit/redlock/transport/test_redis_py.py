@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+
 import pytest
 from redis.connection import (
     AbstractConnection,
@@ -12,7 +15,8 @@ from redis.connection import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from celery_redlock.redlock.errors import ConfigurationError
-from celery_redlock.redlock.transport.redis_py import ERRORS, Connector
+from celery_redlock.redlock.transport.redis_py import ERRORS, Connector, socket_of
+from tests.support.processes.forks import fork
 
 
 def connector(url: str) -> Connector:
@@ -136,6 +140,26 @@ def vars_of(url: str) -> dict[str, object]:
 def test_each_connection_is_a_new_one() -> None:
     connector_ = connector("redis://host")
     assert connector_.new_connection() is not connector_.new_connection()
+
+
+def test_a_forked_child_closes_also_connections_that_no_channel_has() -> None:
+    """Connections that a thread is making: they are in no channel yet."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connection = connected(f"redis://127.0.0.1:{listener.getsockname()[1]}")
+        connection.connect()
+        parents = socket_of(connection)
+        assert parents is not None
+        theirs, _ = listener.accept()
+
+        def child() -> None:
+            assert parents.fileno() == -1
+
+        with theirs:
+            _, status = os.waitpid(fork(child), 0)
+            assert os.waitstatus_to_exitcode(status) == 0
+            theirs.sendall(b"x")
+            assert parents.recv(1) == b"x"
+            connection.disconnect()
 
 
 @pytest.mark.parametrize("error", [TimeoutError, ConnectionRefusedError, UnicodeError])

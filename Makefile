@@ -21,7 +21,7 @@ PYTEST := $(BIN)/python -m pytest
 # longest test. The fast ones are first, in processes in which no test has imported an app yet.
 FAST := tests/unit tests/contract
 ROOMS := $(FAST) $(filter-out $(FAST) tests/django_project,$(patsubst %/,%,$(wildcard tests/[a-z]*/)))
-ALL_TESTS := $(PYTEST) -n 6 --dist loadfile --no-loadscope-reorder --durations 10
+ALL_TESTS := $(PYTEST) -n 10 --dist loadfile --no-loadscope-reorder --durations 10
 # These compute.
 FAST_TESTS := $(PYTEST) -n logical
 # As pyproject.toml leaves out by default what runs for long. LONG=1 runs those marked `long`, too.

@@ -87,10 +87,10 @@ docs: $(VENV)/.dev ## Build the documentation into site/, warnings are errors
 	@if [ -f mkdocs.yml ]; then NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict; else echo "no mkdocs.yml, no documentation"; fi
 
 screenshots: $(VENV)/.dev ## Show the built site's main pages and all pictures in both colours, into build/screenshots
-	$(BIN)/python -m tests.docs.screenshots build/screenshots
+	$(BIN)/python -m tools.docs.screenshots build/screenshots
 
 docs-next: $(VENV)/.dev .venv-docs-next/bin/zensical ## Build the documentation with Zensical, the successor of its builder
-	$(BIN)/python -m tests.docs.reports docs/evidence
+	$(BIN)/python -m tools.docs.reports docs/evidence
 	.venv-docs-next/bin/zensical build --strict
 
 # See "How the documentation is built" in CONTRIBUTING.md.
@@ -123,7 +123,7 @@ wheel: $(VENV)/.test ## Try the wheel where the source tree is not: run tasks, a
 	$(BIN)/python .ci/wheel.py
 
 hour: $(VENV)/.test ## Walk a stranger's first hour from the wheel, and record it in docs/evidence/first-hour
-	$(BIN)/python -m tests.docs.first_hour --write
+	$(BIN)/python -m tools.docs.first_hour --write
 
 demo: $(VENV)/.test ## Run the example project's demo
 	$(BIN)/python -m example_project.demo
@@ -139,13 +139,13 @@ performance: ## The same, into docs/explanation/performance.md, its plots and it
 
 evidence: $(VENV)/.test ## Run what tries to break the lock, and write its figures into docs/explanation/evidence.md (a day)
 	@for run in $(RUNS); do $(MAKE) --no-print-directory $$run CONTROLS=1 LONG=1 || exit 1; done
-	$(BIN)/python -m tests.evidence.publication build/evidence
+	$(BIN)/python -m tools.evidence.publication build/evidence
 
 bugs: $(VENV)/.test ## Make known bugs of other locks in a copy of the code, and see a test fail for each
 	$(PYTEST) tests/mutation tests/simulation/hands -m "mutation or not mutation"
 
 mutation: $(VENV)/.dev ## Mutate the rules and see a fast test fail; SINCE=commit: only files changed since (half an hour)
-	nice $(BIN)/python -m tests.mutation.gate $(SINCE:%=--since %) $(MUTATION_SECONDS:%=--seconds %) $(FILES)
+	nice $(BIN)/python -m tools.mutation.gate $(SINCE:%=--since %) $(MUTATION_SECONDS:%=--seconds %) $(FILES)
 
 neighbours: $(VENV)/.bench ## Try the lock together with other Redlock clients, those in Node.js if there is npm
 	$(PYTEST) tests/integration/lock/test_neighbours.py tests/migration -m neighbours

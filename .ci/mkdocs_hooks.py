@@ -12,9 +12,9 @@ from celery_redlock import __version__
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.docs.files_page import tables
-from tests.docs.reports import REPORTS, title
-from tests.evidence.runs import all_runs, changes_since
+from tools.docs.files_page import tables
+from tools.docs.reports import REPORTS, title
+from tools.evidence.runs import all_runs, changes_since
 
 _REPORTS = "<!-- the reports -->"
 _FILES = "<!-- the files -->"

@@ -34,7 +34,7 @@ def main() -> None:
             python = new_environment(folder / celery.strip("*"), str(wheel), celery)
             run_a_task(python)
         walk_the_docs(new_environment(folder / "walk", f"{wheel}[testing]"))
-        command = [sys.executable, "-m", "tests.docs.first_hour", str(wheel)]
+        command = [sys.executable, "-m", "tools.docs.first_hour", str(wheel)]
         subprocess.run(command, cwd=ROOT, check=True, timeout=1200)
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from .page import Page, circumstances
-from .publication import write
-from .report import judgement, lines
+from tools.benchmarks.page import Page, circumstances
+from tools.benchmarks.publication import write
+from tools.benchmarks.report import judgement, lines
 
 _PAGE = pytest.StashKey[Page]()
 INCOMPLETE = "incomplete.json"

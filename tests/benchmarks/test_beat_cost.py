@@ -20,9 +20,8 @@ from celery_redlock.beat.scheduler import RedlockScheduler
 from celery_redlock.beat.ticks import Tick
 from celery_redlock.config.app_lock import redlock_of
 from celery_redlock.testing import Server, Servers
-
-from .page import Page
-from .sampling import interleaved, timed
+from tools.benchmarks.page import Page
+from tools.benchmarks.sampling import interleaved, timed
 
 # Celery's own code warns, too.
 pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]

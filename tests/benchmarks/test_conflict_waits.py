@@ -23,8 +23,7 @@ from celery_redlock.testing import Servers
 from tests.support.eventually import eventually
 from tests.support.processes.workers import Worker
 from tests.support.whole_lines import whole_lines
-
-from .page import Page
+from tools.benchmarks.page import Page
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]
 

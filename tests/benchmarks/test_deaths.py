@@ -23,9 +23,8 @@ from celery_redlock.redlock.protocol.quorum import majority
 from celery_redlock.testing import Servers
 from tests.support.eventually import eventually
 from tests.support.processes.workers import Worker
-
-from .names import KILLED
-from .page import Page
+from tools.benchmarks.names import KILLED
+from tools.benchmarks.page import Page
 
 pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]
 

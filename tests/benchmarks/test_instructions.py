@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from celery_redlock.testing import Servers
-
-from .counted import VARIANTS
-from .instructions import BASELINE, count, interpreter, over_plain, regressions
-from .page import Page
+from tools.benchmarks.counted import VARIANTS
+from tools.benchmarks.instructions import BASELINE, count, interpreter, over_plain, regressions
+from tools.benchmarks.page import Page
 
 pytestmark = pytest.mark.benchmark
 
@@ -28,5 +27,5 @@ def test_instructions_of_a_task_that_does_nothing(
     rows = count(five.urls, tmp_path)
     page.add("instructions", title, rows)
     baselines = json.loads(BASELINE.read_text())
-    # Of another interpreter nothing is known yet: `python -m tests.benchmarks.instructions`.
+    # Of another interpreter nothing is known yet: `python -m tools.benchmarks.instructions`.
     assert regressions(over_plain(rows), baselines.get(interpreter(), {})) == []

@@ -9,8 +9,7 @@ import pytest
 
 from celery_redlock.testing import Servers
 from tests.conftest import NewRedlock
-
-from .page import Page
+from tools.benchmarks.page import Page
 
 pytestmark = pytest.mark.benchmark
 

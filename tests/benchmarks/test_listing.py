@@ -17,8 +17,7 @@ from celery_redlock.operate.listing import BATCH
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.testing import Servers
 from tests.support.root import ROOT
-
-from .page import Page, Row
+from tools.benchmarks.page import Page, Row
 
 pytestmark = pytest.mark.benchmark
 

@@ -12,13 +12,12 @@ import pytest
 from celery_redlock import Redlock
 from celery_redlock.testing import Servers, start_servers
 from tests.conftest import NewRedlock, StartServers
-
-from . import peers
-from .bare import BareLock
-from .hop import ROUND_TRIPS_MS, reached
-from .names import BARE, OURS, OURS_ON_ONE, POTTERY, REDIS_PY, REDLOCK_PY
-from .page import Page, Row
-from .sampling import Call, interleaved, percentiles_us, timed
+from tools.benchmarks import peers
+from tools.benchmarks.bare import BareLock
+from tools.benchmarks.hop import ROUND_TRIPS_MS, reached
+from tools.benchmarks.names import BARE, OURS, OURS_ON_ONE, POTTERY, REDIS_PY, REDLOCK_PY
+from tools.benchmarks.page import Page, Row
+from tools.benchmarks.sampling import Call, interleaved, percentiles_us, timed
 
 # Others' code warns, too.
 pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]

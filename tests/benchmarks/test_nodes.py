@@ -23,10 +23,9 @@ from celery_redlock.redlock.protocol.scripts import (
 )
 from celery_redlock.testing import Server
 from tests.conftest import StartServers
-
-from .bare import grant, release
-from .names import EMPTY
-from .page import Page
+from tools.benchmarks.bare import grant, release
+from tools.benchmarks.names import EMPTY
+from tools.benchmarks.page import Page
 
 pytestmark = pytest.mark.benchmark
 

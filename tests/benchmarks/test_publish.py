@@ -14,13 +14,12 @@ from celery_redlock import singleton_task
 from celery_redlock.config.app_lock import redlock_of
 from celery_redlock.testing import Servers
 from tests.conftest import StartServers
-
-from .bare import BareLock
-from .hop import reached
-from .names import BARE, ONCE, OURS, PLAIN, SINGLETON
-from .page import Page, Row
-from .peers import conf_of_peer, forget_servers, package
-from .sampling import interleaved, timed
+from tools.benchmarks.bare import BareLock
+from tools.benchmarks.hop import reached
+from tools.benchmarks.names import BARE, ONCE, OURS, PLAIN, SINGLETON
+from tools.benchmarks.page import Page, Row
+from tools.benchmarks.peers import conf_of_peer, forget_servers, package
+from tools.benchmarks.sampling import interleaved, timed
 
 # Others' code warns, too.
 pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]

@@ -15,10 +15,9 @@ import pytest
 from celery_redlock.testing import Servers
 from tests.conftest import StartServers
 from tests.support.processes.workers import Worker
-
-from .names import OURS, PLAIN
-from .no_op_app import CONF, COUNT, COUNTS, VARIANT
-from .page import Page
+from tools.benchmarks.names import OURS, PLAIN
+from tools.benchmarks.no_op_app import CONF, COUNT, COUNTS, VARIANT
+from tools.benchmarks.page import Page
 
 pytestmark = pytest.mark.benchmark
 
@@ -78,7 +77,7 @@ def test_a_worker_until_it_is_ready(
     while time.perf_counter() < ends_at or not walls[OURS]:
         for name, mine in walls.items():
             worker = UsersWorker(
-                "tests.benchmarks.no_op_app",
+                "tools.benchmarks.no_op_app",
                 tmp_path,
                 name=f"worker-{len(mine)}-{len(name)}",
                 concurrency=1,

@@ -16,12 +16,11 @@ from celery_redlock import LockHeld
 from celery_redlock.testing import Servers
 from tests.conftest import NewRedlock
 from tests.support.root import ROOT
-
-from .names import OURS, PYTHON_REDIS_LOCK, REDIS_PY
-from .page import Page, Row
-from .peers import TTL_S, new_key
-from .sampling import Variant
-from .waiter import WAITING, Wait
+from tools.benchmarks.names import OURS, PYTHON_REDIS_LOCK, REDIS_PY
+from tools.benchmarks.page import Page, Row
+from tools.benchmarks.peers import TTL_S, new_key
+from tools.benchmarks.sampling import Variant
+from tools.benchmarks.waiter import WAITING, Wait
 
 # Others' code warns, too.
 pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]
@@ -38,7 +37,7 @@ _RAMP_S = 3.0
 @contextmanager
 def _waiter(name: str, key: str, urls: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.waiter", name, key, *urls],
+        [sys.executable, "-W", "ignore", "-m", "tools.benchmarks.waiter", name, key, *urls],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -21,11 +21,10 @@ from celery_redlock.testing import Server, Servers
 from tests.support.eventually import eventually
 from tests.support.processes.workers import Worker
 from tests.support.requirements import linux_only
-
-from .names import BARE, ONCE, OURS, PLAIN, SINGLETON, UNTIL_EXECUTED
-from .no_op_app import CONF, COUNT, COUNTS, VARIANT, app, new_task
-from .page import Page, Row
-from .peers import conf_of_peer, forget_servers
+from tools.benchmarks.names import BARE, ONCE, OURS, PLAIN, SINGLETON, UNTIL_EXECUTED
+from tools.benchmarks.no_op_app import CONF, COUNT, COUNTS, VARIANT, app, new_task
+from tools.benchmarks.page import Page, Row
+from tools.benchmarks.peers import conf_of_peer, forget_servers
 
 # Others' code warns, too.
 pytestmark = [pytest.mark.benchmark, pytest.mark.filterwarnings("ignore")]
@@ -59,7 +58,7 @@ class Busy:
         self._walls: list[float] = []
         self._cpus: list[float] = []
         self._worker = Worker(
-            "tests.benchmarks.no_op_app",
+            "tools.benchmarks.no_op_app",
             folder,
             name=self._queue,
             concurrency=PROCESSES,

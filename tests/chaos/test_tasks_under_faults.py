@@ -18,8 +18,6 @@ import pytest
 from celery_redlock.redlock.protocol.quorum import guard_s
 from celery_redlock.testing import Server, Servers
 from tests.chaos.conftest import SECONDS, NewBroker
-from tests.evidence.chaos_figures import ChaosFigures
-from tests.evidence.timeline import timeline
 from tests.support.faults.clock_shim import WallClock
 from tests.support.faults.nemesis import Fault, Nemesis, Strike, Strikes, alone, combined
 from tests.support.faults.of_network import network_nemeses, scrambles
@@ -46,6 +44,8 @@ from tests.support.processes.chaos_project import ChaosProject, Publisher
 from tests.support.processes.postgres import Postgres
 from tests.support.processes.supervisor import Supervisor
 from tests.support.processes.workers import POOLS
+from tools.evidence.chaos_figures import ChaosFigures
+from tools.evidence.timeline import timeline
 
 pytestmark = pytest.mark.chaos
 SEED = int(os.environ.get("REDLOCK_CHAOS_SEED", "1"))

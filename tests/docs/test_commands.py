@@ -11,8 +11,8 @@ from celery_redlock.cli import redlock
 from celery_redlock.cli.alone import main
 from celery_redlock.operate.doctor.traps import TRAPS
 from celery_redlock.testing import find_server_binary
-from tests.docs import commands, doctor_page, symptoms
 from tests.support.requirements import unmet
+from tools.docs import commands, doctor_page, symptoms
 
 
 @pytest.mark.long

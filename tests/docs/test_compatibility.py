@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import tables
 from tests.integration.compat import page as compat
 from tests.integration.compat.libraries import LIBRARIES, TRIES
 from tests.support.root import ROOT
+from tools.docs.markdown import tables
 
 
 def test_the_page_has_every_library_in_the_version_that_is_pinned() -> None:

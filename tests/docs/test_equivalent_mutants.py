@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.docs.equivalent_mutants_page import report
-from tests.evidence.publication import PAGE
-from tests.mutation.gate import ALL
-from tests.mutation.scores import equivalents
-from tests.mutation.share import share_of
+from tools.docs.equivalent_mutants_page import report
+from tools.evidence.publication import PAGE
+from tools.mutation.gate import ALL
+from tools.mutation.scores import equivalents
+from tools.mutation.share import share_of
 
 
 def test_the_report_has_each_equivalent_mutant() -> None:

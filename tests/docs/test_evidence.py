@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from celery_redlock.config.options import Lifetime
-from tests.evidence import runs
-from tests.evidence.publication import PAGE, collect, documentation, in_short, report
-from tests.evidence.runs import (
+from tests.simulation.tasks.schedule import KINDS_OF_SEEDS, traffic_of
+from tests.support.evidence import record, recorded
+from tests.support.root import ROOT
+from tools.evidence import runs
+from tools.evidence.publication import PAGE, collect, documentation, in_short, report
+from tools.evidence.runs import (
     FILES,
     FOLDER,
     Run,
@@ -24,10 +27,7 @@ from tests.evidence.runs import (
     runs_in,
     told,
 )
-from tests.evidence.summary import KINDS, summary_of
-from tests.simulation.tasks.schedule import KINDS_OF_SEEDS, traffic_of
-from tests.support.evidence import record, recorded
-from tests.support.root import ROOT
+from tools.evidence.summary import KINDS, summary_of
 
 
 def test_the_page_has_the_figures_of_the_runs() -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from celery_redlock.testing import find_server_binary
-from tests.docs.markdown import blocks, pages
 from tests.support.requirements import unmet
 from tests.support.root import ROOT
+from tools.docs.markdown import blocks, pages
 
 RUNNABLE = {"python", "pycon", "hidden"}
 SHOWN = RUNNABLE | {"console", "text", "sql", "lua", "ini", "toml", "yaml", "diff"}
@@ -39,7 +39,7 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path) -> None:
     except FileNotFoundError as error:
         unmet(str(error))
     ended = subprocess.run(
-        [sys.executable, "-m", "tests.docs.run_page", str(page)],
+        [sys.executable, "-m", "tools.docs.run_page", str(page)],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.first_hour.page import read_record, recorded_walk, report
-from tests.docs.first_hour.shell import Shell, WalkError
-from tests.docs.first_hour.walk import Step
 from tests.support.root import ROOT
+from tools.docs.first_hour.page import read_record, recorded_walk, report
+from tools.docs.first_hour.shell import Shell, WalkError
+from tools.docs.first_hour.walk import Step
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import blocks
 from tests.support.requirements import unmet
 from tests.support.root import ROOT
+from tools.docs.markdown import blocks
 
 PAGE = ROOT / "docs" / "how-to" / "install.md"
 FILES = {block.title: block.code for block in blocks(PAGE) if block.title}

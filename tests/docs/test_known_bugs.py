@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.docs.known_bugs_page import report
-from tests.mutation.known_bugs import KNOWN_BUGS
+from tools.docs.known_bugs_page import report
+from tools.mutation.known_bugs import KNOWN_BUGS
 
 
 def test_the_report_has_each_known_bug_and_its_test() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import astuple
 
-from tests.docs.markdown import tables
 from tests.support.judges.lifetime_table import FATES, STAGES, Fate
 from tests.support.root import ROOT
+from tools.docs.markdown import tables
 
 HELD, BECOMES, LEGEND, *_ = tables(ROOT / "docs/reference/endings.md")
 

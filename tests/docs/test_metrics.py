@@ -13,8 +13,8 @@ from celery_redlock import SingletonTask
 from celery_redlock.observers import prometheus
 from celery_redlock.observers.measurements import COUNTERS, GAUGES, HISTOGRAMS
 from celery_redlock.observers.prometheus import PrometheusMetrics
-from tests.docs.markdown import codes, tables
 from tests.support.root import ROOT
+from tools.docs.markdown import codes, tables
 
 DOCS = ROOT / "docs"
 NAME = re.compile(r"celery_redlock_[a-z_]+")

@@ -19,8 +19,8 @@ from celery_redlock import Redlock, current_lease, singleton_task
 from celery_redlock.keys import key_rule
 from celery_redlock.testing import Server, Servers
 from tests.conftest import StartServers
-from tests.docs.markdown import tables
 from tests.support.root import ROOT
+from tools.docs.markdown import tables
 
 # Their own code warns, too.
 pytestmark = pytest.mark.filterwarnings("ignore")

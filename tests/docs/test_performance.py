@@ -7,17 +7,17 @@ import copy
 import jinja2
 import pytest
 
-from tests.benchmarks.page import Page
-from tests.benchmarks.plots import plots
-from tests.benchmarks.publication import DOCUMENTATION, FOLDER, RESULTS, documentation, report
 from tests.support.root import ROOT
+from tools.benchmarks.page import Page
+from tools.benchmarks.plots import plots
+from tools.benchmarks.publication import DOCUMENTATION, FOLDER, RESULTS, documentation, report
 
 FOLDER_OF_PAGES = ROOT / "docs" / "explanation"
 PAGE = Page.load(FOLDER_OF_PAGES / FOLDER / RESULTS)
 
 
 def test_the_page_has_the_figures_of_the_run() -> None:
-    # If this fails: `make performance` measures again; `python -m tests.benchmarks.publication`
+    # If this fails: `make performance` measures again; `python -m tools.benchmarks.publication`
     # writes the page again after a change of its words.
     assert (FOLDER_OF_PAGES / DOCUMENTATION).read_text(encoding="utf-8") == documentation(PAGE)
 

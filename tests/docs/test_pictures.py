@@ -9,11 +9,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.docs.markdown import pages
-from tests.docs.pictures import PICTURES
-from tests.docs.pictures.house import layers
-from tests.docs.reports import REPORTS
 from tests.support.root import ROOT
+from tools.docs.markdown import pages
+from tools.docs.pictures import PICTURES
+from tools.docs.pictures.house import layers
+from tools.docs.reports import REPORTS
 
 _SHOWN = re.compile(r"!\[(?P<says>[^]]*)\]\((?P<target>[^)\s]+)\)")
 _SVG = "{http://www.w3.org/2000/svg}"
@@ -60,7 +60,7 @@ def test_a_drawing_has_a_title_and_loads_nothing(file: Path) -> None:
 
 @pytest.mark.parametrize(("file", "draw"), PICTURES.items(), ids=[file.name for file in PICTURES])
 def test_a_drawn_picture_is_not_stale(file: Path, draw: Callable[[], str]) -> None:
-    # If this fails: `python -m tests.docs.pictures` draws them again.
+    # If this fails: `python -m tools.docs.pictures` draws them again.
     assert file.read_text(encoding="utf-8") == draw()
 
 

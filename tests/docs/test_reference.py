@@ -25,11 +25,11 @@ from celery_redlock.config.settings import (
     settings_from,
 )
 from celery_redlock.redlock import events
-from tests.docs import files_page
-from tests.docs.markdown import codes, tables
-from tests.docs.pictures.house import layers
 from tests.support.judges.decision_table import ENDS, ROWS
 from tests.support.root import ROOT
+from tools.docs import files_page
+from tools.docs.markdown import codes, tables
+from tools.docs.pictures.house import layers
 
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "celery_redlock"
@@ -295,10 +295,11 @@ def test_files_that_the_architecture_speaks_of_exist() -> None:
     assert [one for one in named if not any(file.endswith(f"/{one}") for file in files)] == []
 
 
-def test_the_picture_of_the_tests_shows_every_folder() -> None:
+@pytest.mark.parametrize("top", ["tests", "tools"])
+def test_the_table_of_folders_shows_every_one(top: str) -> None:
     text = (DOCS / "explanation" / "architecture.md").read_text(encoding="utf-8")
-    folders = {path.parent.name for path in (ROOT / "tests").glob("*/*.py")}
-    assert set(re.findall(r"^\| `tests/(\w+)/` \|", text, re.MULTILINE)) == folders
+    folders = {path.parent.name for path in (ROOT / top).glob("*/*.py")}
+    assert set(re.findall(rf"^\| `{top}/(\w+)/` \|", text, re.MULTILINE)) == folders
 
 
 def test_links_of_pages_to_files_lead_to_files_that_exist() -> None:

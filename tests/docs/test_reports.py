@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.reports import REPORTS, main, title
 from tests.support.root import ROOT
+from tools.docs.reports import REPORTS, main, title
 
 FOLDER = ROOT / "docs" / "evidence"
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from celery_redlock.testing import find_server_binary
-from tests.docs.markdown import Block, blocks
 from tests.support.eventually import eventually
 from tests.support.requirements import unmet
 from tests.support.root import ROOT
+from tools.docs.markdown import Block, blocks
 
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 PATIENCE_S = 60.0

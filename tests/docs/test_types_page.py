@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.docs.typing_page import PAGE, documentation, verdicts
+from tools.docs.typing_page import PAGE, documentation, verdicts
 
 
 def test_the_page_has_the_verdicts_of_the_type_checkers() -> None:
     pytest.importorskip("mypy")
     pytest.importorskip("pyright")
-    # If this fails: `python -m tests.docs.typing_page` runs them and writes the page again.
+    # If this fails: `python -m tools.docs.typing_page` runs them and writes the page again.
     assert verdicts(PAGE.read_text(encoding="utf-8")) == verdicts(documentation())
 
 

@@ -9,8 +9,8 @@ from importlib.metadata import version
 
 import pytest
 
-from tests.docs.markdown import tables
 from tests.support.root import ROOT
+from tools.docs.markdown import tables
 
 PROJECT = (ROOT / "pyproject.toml").read_text()
 WORKFLOW = (ROOT / ".github/workflows/ci.yml").read_text()

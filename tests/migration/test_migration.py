@@ -18,8 +18,8 @@ from redis.exceptions import LockError
 from celery_redlock.redlock.errors import LockHeld
 from celery_redlock.testing import MemoryServers, Server, Servers, start_servers
 from tests.conftest import NewRedlock
-from tests.docs.markdown import blocks
 from tests.support.root import ROOT
+from tools.docs.markdown import blocks
 
 HERE = Path(__file__).parent
 PAGE = ROOT / "docs" / "how-to" / "migrate.md"

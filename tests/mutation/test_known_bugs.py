@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.evidence import record
-
-from .copied_tree import CopiedTree
-from .known_bugs import KNOWN_BUGS, KnownBug
+from tools.mutation.copied_tree import CopiedTree
+from tools.mutation.known_bugs import KNOWN_BUGS, KnownBug
 
 _FAILED = 1
 """Exit status of pytest if tests failed; others say that it could not run them."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.evidence.runs import run_now
+from tools.evidence.runs import run_now
 
 from .root import ROOT
 
@@ -37,7 +37,7 @@ def record(kind: str, **figures: object) -> Path:
 def recorded(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the figures in a folder, by kind; those of its parts (`kind--part`) are one's.
 
-    Of which code they are, `tests.evidence.runs.runs_in` says.
+    Of which code they are, `tools.evidence.runs.runs_in` says.
     """
     found: dict[str, dict[str, Any]] = {}
     for file in sorted(folder.glob("*.json")):

@@ -20,7 +20,8 @@ BESIDE = ("celery_redlock.testing",)
 def is_of_the_lock_alone(file: Path) -> bool:
     """Return whether a file of tests imports the lock, and nothing that is above the lock.
 
-    Above are Celery and the package's other rooms. Imports of what is imported from tests/ count.
+    Above are Celery and the package's other rooms. Imports of what is imported from tests/ or
+    tools/ count.
     """
     names = {name for each in _with_support(file) for name in _imports(each)}
     lock = {name for name in names if _is_in(name, LOCK)}
@@ -29,7 +30,7 @@ def is_of_the_lock_alone(file: Path) -> bool:
 
 
 def _with_support(file: Path) -> set[Path]:
-    """Return the file, and the files of tests/ that it imports, directly or not."""
+    """Return the file, and the files of tests/ and tools/ that it imports, directly or not."""
     found: set[Path] = set()
     left = [file]
     while left:
@@ -38,7 +39,7 @@ def _with_support(file: Path) -> set[Path]:
             path = ROOT / name.replace(".", "/")
             # The name's own file, or that of the module which it is taken from.
             files = (path.with_suffix(".py"), path / "__init__.py", path.parent.with_suffix(".py"))
-            if _is_in(name, ("tests",)):
+            if _is_in(name, ("tests", "tools")):
                 left += [file for file in files if file.exists() and file not in found]
     return found
 

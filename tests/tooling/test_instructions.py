@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks.instructions import over_plain, regressions, total
-from tests.benchmarks.names import OURS, PLAIN
+from tools.benchmarks.instructions import over_plain, regressions, total
+from tools.benchmarks.names import OURS, PLAIN
 
 PROFILE = """\
 # callgrind format
 version: 1
 creator: callgrind-3.19.0
 pid: 31814
-cmd:  python -m tests.benchmarks.counted totals: 7
+cmd:  python -m tools.benchmarks.counted totals: 7
 
 positions: line
 events: Ir

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation import scores
-from tests.mutation.gate import MODULES, SCRIPTS, SLOW, TESTS
-from tests.mutation.lua import mutants
-from tests.mutation.scores import PACKAGE, Scores, equivalents
-from tests.mutation.share import share_of
 from tests.support.evidence import record, recorded
 from tests.support.root import ROOT
+from tools.mutation import scores
+from tools.mutation.gate import MODULES, SCRIPTS, SLOW, TESTS
+from tools.mutation.lua import mutants
+from tools.mutation.scores import PACKAGE, Scores, equivalents
+from tools.mutation.share import share_of
 
 A = "- a\n+ b"
 B = "- c\n+ d"

@@ -10,7 +10,7 @@ import libcst as cst
 from mutmut.mutation import file_mutation
 from mutmut.mutation.mutators import mutation_operators
 
-from tests.mutation.operators import OPERATORS, add_operators, constants
+from tools.mutation.operators import OPERATORS, add_operators, constants
 
 
 def mutants(rule: str) -> list[str]:

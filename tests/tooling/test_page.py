@@ -8,11 +8,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.benchmarks.page import Page, Table
-from tests.benchmarks.report import shown
-from tests.benchmarks.sampling import Samples, Variant, interleaved, percentiles_us, timed
-from tests.benchmarks.svg import Axis, bars, lines
-from tests.benchmarks.targets import Target, ratio, value
+from tools.benchmarks.page import Page, Table
+from tools.benchmarks.report import shown
+from tools.benchmarks.sampling import Samples, Variant, interleaved, percentiles_us, timed
+from tools.benchmarks.svg import Axis, bars, lines
+from tools.benchmarks.targets import Target, ratio, value
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -1,6 +1,6 @@
 """The traps that the doctor knows: code, title, why they matter, and the remedy.
 
-The reference page is made from this file: `python -m tests.docs.doctor_page`.
+The reference page is made from this file: `python -m tools.docs.doctor_page`.
 """
 
 from __future__ import annotations

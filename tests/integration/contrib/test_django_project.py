@@ -13,11 +13,11 @@ import pytest
 
 from celery_redlock.testing import Server
 from tests.conftest import StartServers
-from tests.docs.markdown import blocks
 from tests.support.eventually import eventually
 from tests.support.processes import beats, workers
 from tests.support.processes.workers import Worker
 from tests.support.root import ROOT
+from tools.docs.markdown import blocks
 
 PROJECT = ROOT / "tests" / "django_project"
 PAGE = ROOT / "docs" / "how-to" / "django.md"

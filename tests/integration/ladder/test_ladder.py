@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.docs.ladder_page import read_record
 from tests.support.evidence import record
+from tools.docs.ladder_page import read_record
 
 from .rungs import RUNGS, Rung, run
 
@@ -35,5 +35,5 @@ def test_a_rung_fails_where_it_is_known_to_and_ours_holds(
     stage = run(rung, is_ours=is_ours)
     outcomes[rung.name, is_ours] = stage.held
     assert stage.held is is_ours, "\n".join(stage.lines)
-    # If only this fails: `python -m tests.docs.ladder_page` records the runs again.
+    # If only this fails: `python -m tools.docs.ladder_page` records the runs again.
     assert stage.lines == read_record()[rung.name]["ours" if is_ours else "foil"]

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import redis
 
-from tests.benchmarks.node_peers import installed
-from tests.benchmarks.peers import package
+from tools.benchmarks.node_peers import installed
+from tools.benchmarks.peers import package
 
 
 class Neighbour(Protocol):

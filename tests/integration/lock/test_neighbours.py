@@ -13,11 +13,11 @@ import pytest
 from celery_redlock.redlock import LockHeld, Redlock
 from celery_redlock.redlock.protocol.scripts import lock_keys
 from celery_redlock.testing import Servers
-from tests.benchmarks.node_peers import NotInstalled
 from tests.conftest import NewRedlock
 from tests.support.evidence import record
 from tests.support.judges.nodes import assert_freed
 from tests.support.requirements import unmet
+from tools.benchmarks.node_peers import NotInstalled
 
 from .neighbours import NEIGHBOURS, Neighbour
 

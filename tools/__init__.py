@@ -1,0 +1,1 @@
+"""Makers of the pages, benchmarks, evidence and mutants: run by hand, by make, and by tests."""

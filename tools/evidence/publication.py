@@ -1,0 +1,125 @@
+"""Figures of runs, collected into the documentation: the page of evidence, and the report of runs.
+
+    python -m tools.evidence.publication [FOLDER]
+
+FOLDER has what runs have recorded (`tests.support.evidence.record`). A kind that is not in it keeps
+the figures that the documentation has. Without FOLDER only the page's table is written again; the
+report is written as the site is built (`tools.docs.reports`).
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from tests.support.evidence import recorded
+from tests.support.root import ROOT
+
+from .runs import FOLDER, Run, oldest, runs_in
+from .summary import KINDS, summary_of
+
+PAGE = ROOT / "docs" / "explanation" / "evidence.md"
+_TEMPLATE = Path(__file__).with_name("runs.md.j2")
+_HEADER = "| kind | tried | result | run |\n| --- | --- | --- | --- |\n"
+Evidence = Mapping[str, Mapping[str, Any]]
+
+
+def in_short(evidence: Evidence, runs: Mapping[str, Sequence[Run]]) -> str:
+    """Return the table of the page of evidence; a kind that is missing was not run."""
+    rows = (
+        (
+            _title(kind),
+            *(summary_of(kind, evidence[kind]) if kind in evidence else ("not run", "not run")),
+            str(oldest(runs[kind])) if kind in runs else "",
+        )
+        for kind in KINDS
+    )
+    return _HEADER + "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def documentation(page: str, evidence: Evidence, runs: Mapping[str, Sequence[Run]]) -> str:
+    """Return the page with another table in place of its own."""
+    before, header, after = page.partition(_HEADER)
+    if not header:
+        raise ValueError(f"the page has no table {_HEADER!r}")
+    return before + in_short(evidence, runs) + re.sub(r"\A(\|.*\n)*", "", after)
+
+
+def report(evidence: Evidence, runs: Mapping[str, Sequence[Run]]) -> str:
+    """Return the report of the figures of these runs; a kind that is missing was not run."""
+    kinds_run = {kind: str(oldest(of_kind)) for kind, of_kind in runs.items()}
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701  # Markdown, of our own figures
+    )
+    environment.filters |= {"shown": _shown, "words": _words}
+    environment.tests |= {"table": _is_table}
+    template = environment.from_string(_TEMPLATE.read_text(encoding="utf-8"))
+    text = template.render(evidence=evidence, known=_known(), runs=kinds_run)
+    lines = "\n".join(line.rstrip() for line in text.splitlines())
+    return re.sub(r"\n{3,}", "\n\n", lines).rstrip() + "\n"
+
+
+def collect(recorded_in: Path, into: Path) -> None:
+    """Copy what runs have recorded, with their pictures, over what the documentation has."""
+    into.mkdir(parents=True, exist_ok=True)
+    for pattern in ("*.json", "*.svg"):
+        for file in sorted(recorded_in.glob(pattern)):
+            shutil.copy(file, into / file.name)
+
+
+def _known() -> set[str]:
+    """Return the kinds that have a section of their own."""
+    return set(re.findall(r'(?:section|explored)\("(\w+)"', _TEMPLATE.read_text(encoding="utf-8")))
+
+
+def _is_table(figure: object) -> bool:
+    """Tell whether a figure is rows of figures: all have the same names."""
+    return isinstance(figure, list) and bool(figure) and all(isinstance(x, dict) for x in figure)
+
+
+def _shown(figure: Any) -> str:
+    """Return a figure as people read it."""
+    match figure:
+        case None:
+            return "not run"
+        case bool():
+            return "yes" if figure else "no"
+        case int():
+            return f"{figure:,}"
+        case float():
+            return f"{figure:,.0f}" if abs(figure) >= 100 else f"{figure:.3g}"
+        case list() | tuple():
+            return ", ".join(map(_shown, figure)) or "none"
+        case dict():
+            return ", ".join(f"{_words(name)}: {_shown(one)}" for name, one in figure.items())
+    return str(figure).replace("|", "\\|").replace("\n", " ")
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _title(kind: str) -> str:
+    return _words(kind).capitalize().replace("Tls", "TLS")
+
+
+def main(arguments: list[str]) -> None:
+    """Collect, and write the page's table."""
+    if arguments:
+        collect(Path(arguments[0]), FOLDER)
+    page = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(documentation(page, recorded(FOLDER), runs_in(FOLDER)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

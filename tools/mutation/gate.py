@@ -1,0 +1,124 @@
+"""The mutation gate: `python -m tools.mutation.gate [--since COMMIT] [--seconds N] [FILE …]`.
+
+mutmut changes the rules, one place at a time, in a copy of the source tree in build/mutation, and
+runs the fast tests that reach the change: those of the file's own room. The Lua scripts, which it
+does not know, are changed by `lua`. A mutant that survives is a rule that no fast test protects,
+unless `equivalent.json` says why it changes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from itertools import groupby
+from pathlib import Path
+
+from tests.support.root import ROOT
+
+from . import lua
+from .scores import PACKAGE, Scores
+from .share import share_of
+
+# Not mutated in redlock/ are files without a decision of their own: values and words (attempt,
+# defaults, errors, events), wiring (access, parts), and how bytes travel and threads run
+# (transport/, threads/): tests with real sockets and threads are about that.
+# Nothing but speed rests on the queue of those who wait (waiters, waiting). Of the checks of
+# arguments (validation), most mutants are of words.
+MODULES = (
+    *(
+        f"redlock/protocol/{name}.py"
+        for name in ("drop_notes", "quorum", "replies", "run_notes", "scripts")
+    ),
+    *(f"redlock/transport/{name}.py" for name in ("in_flight", "restart_guard")),
+    *(
+        f"redlock/{name}.py"
+        for name in (
+            "acquisition", "backoff", "clock", "extension", "hold", "inspection", "keeper",
+            "keeper_thread", "lease", "lock", "placement", "refusals", "release", "task_lock",
+            "unsettled",
+        )
+    ),
+    *(
+        f"messages/{name}.py"
+        for name in ("delivery", "headers", "requeue", "reservation")
+    ),
+    *(
+        f"execution/{name}.py"
+        for name in (
+            "attempt", "decision", "entry", "execution", "kills", "message", "no_quorum",
+            "outcomes", "run", "running",
+        )
+    ),
+    *(
+        f"pools/{name}.py"
+        for name in ("lease_record", "lease_table", "orphaned_leases", "pool_process")
+    ),
+    "beat/grace.py",
+    "operate/removal.py",
+    "task/publication.py",
+    *(f"worker/{name}.py" for name in ("control", "signal_handlers")),
+)  # fmt: skip
+SCRIPTS = tuple(
+    f"redlock/protocol/lua/{name}.lua" for name in ("grant", "confirm", "extend", "release")
+)
+ALL = (*MODULES, *SCRIPTS)
+TESTS = "tests/unit"
+SLOW = tuple(
+    f"redlock/transport/test_{name}.py"
+    for name in ("channel", "connection", "connection_set", "direct", "poller", "subscriptions")
+)
+"""Tests of how bytes travel: they take seconds, and none of the mutated files is about that."""
+
+
+def main() -> int:
+    """Run the mutants and print those that survive; return 1 if one has no reason to."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("files", nargs="*", help=f"files of {PACKAGE} to mutate; all by default")
+    parser.add_argument("--since", help="mutate only the files that changed since this commit")
+    parser.add_argument("--seconds", type=float, help="stop after so long, and record nothing")
+    options = parser.parse_args()
+    files = options.files or [*ALL]
+    if options.since:
+        files = sorted(_changed_since(options.since).intersection(files), key=files.index)
+    if not files:
+        sys.stdout.write("none of the rules has changed: no mutants\n")
+        return 0
+    ends_at = time.monotonic() + options.seconds if options.seconds else None
+    # Only developers have mutmut; tests of this file run without it.
+    from .python_mutants import try_room  # noqa: PLC0415
+
+    scores = Scores()
+    slow = [f"--ignore={TESTS}/{test}" for test in SLOW]
+    scripts = [file for file in files if file in SCRIPTS]
+    is_complete = all(_mutate_script(script, ends_at, scores) for script in scripts)
+    modules = sorted(file for file in files if file not in SCRIPTS)
+    for room, group in groupby(modules, key=lambda file: file.partition("/")[0]):
+        is_complete = is_complete and try_room(
+            room, list(group), [f"{TESTS}/{room}", *slow], ends_at, scores
+        )
+    if not is_complete:
+        sys.stdout.write(f"stopped after {options.seconds:.0f} s\n")
+    is_failed = scores.told(is_complete=is_complete)
+    sys.stdout.write(f"the gate covers {share_of(ALL)} of the package\n")
+    return is_failed
+
+
+def _changed_since(commit: str) -> set[str]:
+    command = ["git", "diff", "--name-only", "--relative=" + PACKAGE, commit, "--", PACKAGE]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(said.stdout.split())
+
+
+def _mutate_script(script: str, ends_at: float | None, scores: Scores) -> bool:
+    """Try the mutants of a script; return whether it was done before the time was over."""
+    killed, alive, is_complete = lua.survivors(Path(script).name, ends_at)
+    scores.kill(script, killed)
+    for mutant in alive:
+        scores.judge(script, f"- {mutant.removed}\n+ {mutant.added}")
+    return is_complete
+
+
+if __name__ == "__main__":
+    sys.exit(main())

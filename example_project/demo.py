@@ -182,7 +182,7 @@ def _wait_until_it_takes_no_message(stage: Stage) -> None:
     with redis.Redis.from_url(stage.broker.url) as broker:
 
         def is_quiet() -> bool:
-            # Twice: the last request may still be on its way to the broker the first time.
+            # The first time, the last request may still be on its way to the broker.
             return not any(broker.info("clients")["blocked_clients"] for _ in range(2))
 
         stage.wait_until("the frozen worker asks for no message", is_quiet)

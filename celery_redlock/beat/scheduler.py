@@ -388,7 +388,7 @@ class ClaimsTicks(SharesRows, ShowsLiveness):
         vars(self).pop("_producer", None)
         connection = vars(self).pop("connection", None)
         if connection is not None:
-            # Not `release`: it waits for the answer of a broker that may be gone.
+            # `release` would wait for the answer of a broker that may be gone.
             with contextlib.suppress(Exception):
                 connection.collect(socket_timeout=_CLOSE_S)
 

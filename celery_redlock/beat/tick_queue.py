@@ -33,7 +33,7 @@ _LONGEST_WORK_S = 5.0
 _TRIES_TO_MARK = 3
 _MOST_NOTED = 100
 _NOTE_AGAIN_S = 5.0
-# Not always text: a host's name may be any bytes.
+# A host's name may be any bytes, and is then not text.
 _REPLICA = shown(socket.gethostname())
 
 
@@ -278,7 +278,8 @@ class TickQueue:
         longest = tick.grace
         if tick.at:  # queued in time
             longest += CLAIM_S + _AGAIN_S
-        # Not after the next tick of the entry: other replicas' marks end some time after that.
+        # It must not last beyond the next tick of the entry: other replicas' marks end some time
+        # after that.
         longest += min(self.busy_s(), tick.until_next)
         if late <= longest:
             return False

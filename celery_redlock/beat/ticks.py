@@ -74,7 +74,7 @@ class Tick:
 
     def entry_to_publish(self, more: Mapping[str, str]) -> Any:
         """Return a copy of the entry with the options of this tick, and `more` headers."""
-        # Not by copy(): it calls the constructor, which some entry classes don't survive.
+        # copy() would call the constructor, which some entry classes don't survive.
         entry = object.__new__(type(self.entry))
         vars(entry).update(vars(self.entry))
         headers = copy.copy(self.entry.options.get("headers") or {})

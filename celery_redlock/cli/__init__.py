@@ -22,7 +22,7 @@ from .target import RedlockGroup
 from .top import top
 from .web import web
 
-# Also for a report on an app without our tasks.
+# A report on an app without our tasks needs it as well.
 hide_nodes()
 
 WITHOUT_APP = (status, list_, show, release, admit, doctor, top, web)

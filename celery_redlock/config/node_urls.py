@@ -27,7 +27,7 @@ def nodes_given(value: object) -> tuple[str, ...]:
         kind = type(value).__name__
         raise ConfigurationError(f"redlock_nodes is of type {kind}; give a list of URLs")
     for index, url in enumerate(value):
-        # Not shown: the value may hold a password.
+        # The value may hold a password, so it is not shown.
         if not isinstance(url, str):
             kind = type(url).__name__
             raise ConfigurationError(f"redlock_nodes[{index}] is of type {kind}; give a URL")
@@ -47,7 +47,7 @@ def fallback_node(conf: Mapping[str, Any]) -> tuple[str, str]:
         ConfigurationError: Neither is a Redis server.
     """
     for source in ("result_backend", "broker_url"):
-        # Read as an attribute: Celery then heeds its environment variables, too.
+        # The setting is read as an attribute, so that Celery heeds its environment variables, too.
         url = _as_node(getattr(conf, source, None) or conf.get(source))
         if url is not None:
             return source, url
@@ -81,6 +81,6 @@ def _as_node(url: object) -> str | None:
     database = query.get("db") or query.get("virtual_host", "").strip("/")
     if database:
         kept["db"] = database
-    # Not urlunsplit, which drops the slashes of unix:///path.
+    # urlunsplit would drop the slashes of unix:///path.
     options = f"?{urlencode(kept)}" if kept else ""
     return f"{scheme}://{parts.netloc}{parts.path}{options}"

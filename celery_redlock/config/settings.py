@@ -50,7 +50,7 @@ KNOWN_SETTINGS = OPTION_SETTINGS | {
     "redlock_max_connections",
     "redlock_max_deliveries",
     "redlock_enabled",
-    # Read by the beat scheduler.
+    # The beat scheduler reads these.
     "redlock_beat_scheduler",
     "redlock_beat_on_unavailable",
     "redlock_beat_misfire_grace_time",

@@ -76,8 +76,8 @@ def _run(message: Message, lease: Lease) -> Any:
                 raise raised from error
         raise
     finally:
-        # Not in a signal: before Celery publishes the chain's next step or stores the result,
-        # either of which may start the next run of this key.
+        # A signal would be too late: Celery then publishes the chain's next step or stores the
+        # result, either of which may start the next run of this key.
         try:
             run.end(raised)
         finally:

@@ -224,7 +224,7 @@ def reschedule(
             message.delivery, after, headers, expires=request.expires
         )
     except BaseException:
-        # Not published, whatever the broker's library or a time limit raised. A slot that no
+        # It was not published, whatever the broker's library or a time limit raised. A slot that no
         # message comes back for would block other messages.
         if slot:
             release_reservation(message.redlock, slot)

@@ -118,7 +118,7 @@ class Run:
                 client.leave_release(self.lease, kept_until, self._done)
         self._is_ended = True
         if self._is_told:
-            # Not in `report_loss`: it may run on the thread that renews the other leases.
+            # `report_loss` may run on the thread that renews the other leases.
             send_event(self.message.delivery, "task-lock-lost", key=self.lease.key)
 
     def why_dropped(self) -> str | None:
@@ -277,7 +277,7 @@ class Run:
 
     def _on_lost(self, _lease: Lease) -> None:
         """Interrupt the body; runs on the keeper's thread, or in a greenlet if the body does."""
-        # First, since receivers of the signal may take their time.
+        # The interrupt comes first, since receivers of the signal may take their time.
         if self.message.options.on_lost is OnLost.ABORT and self._interrupt and not self.is_over:
             self._interrupt.trigger()
         self.report_loss()

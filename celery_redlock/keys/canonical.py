@@ -176,7 +176,7 @@ def _as_sent(value: object, where: str, depth: int) -> Plain:
         except Exception:  # noqa: BLE001, S112 - the user's own encoder may raise anything
             continue
         return plain(sent, where, depth + 1)
-    # Not chained: what the encoders say may hold the value.
+    # What the encoders say may hold the value, so the error is not chained.
     problem = f"is of type {_type_name(value)}, which JSON can't write"
     raise Unencodable(where, problem)
 

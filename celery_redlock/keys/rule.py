@@ -260,7 +260,7 @@ def is_key_of(key: str, task_name: str) -> bool:
     return key == prefix or key.startswith(f"{prefix}:")
 
 
-# Bounded: the name may come from a message of a task that is unknown here.
+# The cache is bounded, since a name may come from a message of a task that is unknown here.
 @functools.lru_cache(maxsize=1024)
 def _prefix(task_name: str) -> str:
     return _escaped(task_name).replace(":", "%3A")

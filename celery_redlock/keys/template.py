@@ -71,7 +71,7 @@ class Field:
             convert = _CONVERSIONS.get(self.conversion)
             text = format(convert(value) if convert else value, self.spec)
         except (AttributeError, LookupError, TypeError, ValueError) as exc:
-            # Neither shown nor chained: what it says may hold the argument.
+            # What it says may hold the argument, so it is neither shown nor chained.
             raise FieldError(self.name, type(exc).__name__) from None
         if not is_plain(value) and shows_address(text):
             raise FieldError(self.name, "its text holds a memory address")

@@ -27,7 +27,7 @@ class LocalCounts:
     """Numbers of this process."""
 
     def __init__(self) -> None:
-        # Reentrant: the signal handler that interrupts a body adds, too.
+        # The lock is reentrant, since the signal handler that interrupts a body adds, too.
         self._mutex = threading.RLock()
         self._numbers: dict[Series, float] = {}
 

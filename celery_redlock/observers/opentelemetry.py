@@ -70,7 +70,7 @@ class _Spans:
         attributes = {"redlock.key": lease.key, "redlock.lost": lease.lost}
         self._span("redlock hold", lease.clock.now() - lease.acquired_at, attributes)
         if lease.lost:
-            # Not with the signal `lock_lost`: it may be sent on another thread.
+            # The signal `lock_lost` may be sent on another thread.
             trace.get_current_span().add_event("redlock.lost", {"redlock.key": lease.key})
 
     def wait_ended(self, _task: Any, waited: float, **_: Any) -> None:

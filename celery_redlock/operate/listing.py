@@ -175,7 +175,7 @@ def _not_on(earlier: DirectConnection, names: list[bytes]) -> list[bytes]:
     counted = earlier.ask([("EXISTS", *names)])
     if isinstance(counted, list) and counted[0] == len(names):
         return []
-    # Not by their values, of which one may be too long for a reply.
+    # Their values are not asked for: one may be too long for a reply.
     each = earlier.ask([("EXISTS", name) for name in names])
     if isinstance(each, Failed):
         return names

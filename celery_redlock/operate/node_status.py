@@ -111,7 +111,7 @@ def read_statuses(target: Target, nodes: NodeSet, clock: Clock | None = None) ->
     Raises:
         ConfigurationError: Their number is even, or a node is named twice.
     """
-    # First: it wakes connections and servers, whose round trips are measured next.
+    # This wakes connections and servers, whose round trips are measured next.
     judged = target.judge()
     return nodes.on_each(partial(_read_status, clock or SystemClock()), judged)
 

@@ -128,7 +128,7 @@ class KeeperClient:
             row = self._take_row(lease.owner)
         if row is None:
             return False
-        # First: the row is freed at the release even if an interrupt comes in between.
+        # The row is freed at the release even if an interrupt comes in between.
         self._leases[lease] = row
         if not (self._table.hold(row, record) and self._is_looked_for(lease)):
             self._leases.pop(lease, None)

@@ -107,7 +107,7 @@ class PreforkKeeper:
 
     def keeper_client(self, index: int, redlock: TaskLock) -> KeeperClient:
         """In a pool process: return its client of this keeper, for the leases of `redlock`."""
-        # Else the pipe would not break when the main process is gone.
+        # Otherwise the pipe would not break when the main process is gone.
         os.close(self._reading)
         on_expired = interrupt.signal_main_thread
         return KeeperClient(self._writing, self._table, index, redlock, on_expired)
@@ -157,7 +157,7 @@ class PreforkKeeper:
             try:
                 self._step(redlock)
             except Exception as error:  # noqa: BLE001  # it is logged
-                # Unexpected: but without this thread no lease of the pool is renewed.
+                # Whatever it is: without this thread no lease of the pool is renewed.
                 callbacks.tell(
                     logger.error, "pool keeper failed, its step is repeated", exc_info=error
                 )

@@ -149,7 +149,7 @@ def why_not(lease: Lease) -> RedlockError | None:
             f"cannot extend '{shown(lease.key)}': it is reserved, which is never renewed; "
             "reserve it for longer"
         )
-    # First, since reading it may show that another process has released the lease.
+    # Reading it may show that another process has released the lease.
     is_lost = lease.lost
     if lease.is_released:
         return LeaseLost(lease.key, "it was released")

@@ -94,7 +94,7 @@ class Hold(AbstractContextManager[Lease]):
         again: Makes another `Hold` like this from a lock: for copies and other processes.
     """
 
-    # Not a generator's context manager: an interrupted one stays suspended until it is collected.
+    # A generator's context manager would stay suspended, once interrupted, until it is collected.
     def __init__(
         self,
         acquire: Callable[[], Lease],

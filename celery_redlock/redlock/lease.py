@@ -19,7 +19,7 @@ from .labels import bounded, label_of
 logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 _HOST_BYTES = 255
-# Not always text: a host's name may be any bytes.
+# A host's name may be any bytes, and is then not text.
 _HOSTNAME = bounded(socket.gethostname(), _HOST_BYTES)
 _RESERVES = "~"
 _LASTS = "decade00"

@@ -253,7 +253,7 @@ class Redlock(Parts):
         if is_reservation(owner):
             return self._release.drop(key, owner)
         token = self._inspection.floor_under(key, owner)
-        # First, so that its holder finds the note when it finds its lease lost.
+        # The note comes first, so that the holder finds it when it finds its lease lost.
         self._release.note_drop(key, owner, author)
         return self._release.drop(key, owner, token)
 

@@ -173,7 +173,7 @@ class _Audience:
 
     def observe(self, event: Event) -> None:
         """Tell of an event."""
-        # Not as an observer: an error that a time limit raises in one is taken for the observer's.
+        # The log is no observer: an error that a time limit raises in one is taken for its own.
         callbacks.tell(self.log, event)
         if self.observers:
             callbacks.tell(notify, self.observers, event)

@@ -221,7 +221,8 @@ class TaskLock(Redlock):
         """Placement of its locks, with the servers that were seen at the nodes so far."""
         seen = [node.run_ids for node in self.nodes]
         placed = self._placed
-        # Made anew only when a server is seen for the first time: each reserved message carries it.
+        # It is made anew only when a server is seen for the first time, since each reserved
+        # message carries it.
         if placed is None or placed[0] != seen:
             nodes = [(node.name, node.database, node.run_ids) for node in self.nodes]
             placed = self._placed = seen, Placement.of(self.key_prefix, nodes)

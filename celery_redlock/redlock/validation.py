@@ -214,7 +214,7 @@ def address_of(url: str) -> str:
         if "@" not in after and parts.path.startswith("/"):
             return f"unix:{parts.path}"
     except ValueError:
-        # Not passed on: what the parser takes for a bad port may be a password.
+        # What the parser takes for a bad port may be a password, so its words are not passed on.
         pass
     raise ConfigurationError(
         "a node's URL can't be read (it may hold a password, so it is not shown): write "

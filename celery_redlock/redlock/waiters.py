@@ -250,7 +250,7 @@ class Waiters:
     def _listen(self, subscriptions: Subscriptions, queues: dict[str, Queue]) -> None:
         """Hear what there is to hear, and wake those whose turn it is."""
         messages = subscriptions.hear(LONGEST_SLEEP_S)
-        # First: the holder has left its queue before it released the lock.
+        # The holder has left its queue before it released the lock.
         while self._changes:
             self._changes.popleft()()
         now = self.clock.now()

@@ -287,7 +287,7 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
             return kwargs
         if self.request.called_directly:
             return {TOKEN_PARAMETER: None, **kwargs}
-        # Last: a message can't choose it.
+        # The token comes last, so that a message can't choose it.
         return {**kwargs, TOKEN_PARAMETER: lease.token if lease else None}
 
     def _lock_config(self) -> TaskLockConfig:

@@ -21,7 +21,7 @@ _HEADERS = {
     "form-action 'self'; frame-ancestors 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    # Not "no-referrer": with it a browser sends no Origin that could be compared.
+    # With "no-referrer" a browser would send no Origin that could be compared.
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",

@@ -81,7 +81,7 @@ class PoolKeeper(bootsteps.StartStopStep):
         """Start the keeper's thread."""
         if self._keeper:
             self._keeper.start()
-            # Not in `stop`: a warm shutdown calls it before the pool's processes have ended.
+            # A warm shutdown calls `stop` before the pool's processes have ended.
             worker_shutdown.connect(self._stop, sender=parent, weak=False)
 
     def stop(self, _parent: Any) -> None:
@@ -202,5 +202,5 @@ class ComparePlacements(bootsteps.StartStopStep):
 
     def stop(self, parent: Any) -> None:  # noqa: ARG002  # as Celery calls it
         """End the introduction."""
-        # Not by the timer's entry: gevent's goes on when it is cancelled.
+        # The timer's entry is not enough: gevent's goes on when it is cancelled.
         self._introductions_left = 0

@@ -195,7 +195,7 @@ def _note_singleton(consumer: Any, request: Any) -> None:
     The pool process that runs the message is not told the serializer, nor the queue; it may die,
     and the request with it.
     """
-    # Both overwrite headers of these names, which anybody can set.
+    # Both assignments overwrite headers of these names, which anybody can set.
     request.request_dict[SERIALIZER] = serializers.type_to_name.get(request.content_type)
     task_consumer = getattr(consumer, "task_consumer", None)
     request.request_dict[ORIGIN] = find_origin(task_consumer, request)

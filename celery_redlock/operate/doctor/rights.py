@@ -43,7 +43,7 @@ def rights_findings(target: Target, nodes: NodeSet) -> Iterator[Finding]:
             # Of one node the restart guard is off by default: that is a trap of its own.
             if not target.guard and len(target.urls) > 1:
                 yield from _forgets(connection)
-            # Last: a user who may subscribe, but not unsubscribe, can ask nothing else after it.
+            # This comes last: who may subscribe, but not unsubscribe, can ask nothing else then.
             yield from _wakeups(connection, keys[0], has_pushes="protocol=3" in url)
 
 

@@ -112,7 +112,7 @@ def as_grant(raw: object) -> GrantReply:
     match raw:
         case bytes() if _is_number(raw) and 1 <= int(raw) <= HIGHEST_TOKEN:
             return Granted(int(raw))
-        # Not `int(token)`, which means the same and takes several times as long.
+        # `int(token)` means the same and takes several times as long.
         case [1, int() as token, int() as took_over] if 1 <= token <= HIGHEST_TOKEN:
             return Granted(token, bool(took_over))
         case [0, bytes() as holder, int() as pttl, int() as floor, int() as now] if (

@@ -89,7 +89,7 @@ def start_beside(run: Callable[[], None], name: str) -> None:
     """
     run = partial(run_as_own, run)
     if is_green():
-        # Not a Thread: it uses locks, which a real thread beside greenlets must not.
+        # A Thread uses locks, which a real thread beside greenlets must not.
         sys.modules["_thread"].start_new_thread(run, ())
     else:
         _start(run, name)
@@ -115,7 +115,7 @@ class _Beginning:
 
     def tell(self) -> None:
         """End the wait; may be repeated."""
-        # AttributeError: an interrupt has struck the line that sets the attribute.
+        # It is an AttributeError if an interrupt has struck the line that sets the attribute.
         with suppress(RuntimeError, AttributeError):
             self._awaited.release()
 
@@ -132,7 +132,7 @@ def _start_and_wait(run: Callable[[], None]) -> None:
     Raises:
         RuntimeError: No thread can be started now.
     """
-    # Not a Thread: its start would wait for ever for one that was killed, and an interrupt inside
+    # A Thread's start would wait for ever for one that was killed, and an interrupt inside
     # that wait turns into a RuntimeError.
     start, new_lock = original("_thread", "start_new_thread"), original("_thread", "allocate_lock")
     turn, is_awaited = [run], True

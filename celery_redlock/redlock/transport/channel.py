@@ -279,7 +279,7 @@ class Channel:
 
     def _look(self, now: float) -> None:
         """Drop the connections that are broken, as far as that can be seen."""
-        # First, since a connection that was made long ago may have broken since.
+        # A connection that was made long ago may have broken since.
         self._connections.adopt()
         # The end of a connection comes after the replies that it still owed.
         for _ in range(_LOOKS):

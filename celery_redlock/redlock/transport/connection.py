@@ -174,7 +174,8 @@ class NodeConnection:
                 del self._outbox[: self._socket.send(self._outbox)]
             self.is_blocked = False
         except WOULD_BLOCK:
-            # Also after a part that was accepted whole: nothing may be written past the rest.
+            # This holds after a part that was accepted whole, too: nothing may be written past the
+            # rest.
             self.is_blocked = True
         except OSError as error:
             self.fail(str(error))

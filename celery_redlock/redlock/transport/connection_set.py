@@ -205,7 +205,7 @@ class ConnectionSet:
             )
             self._nodes[index].failed(f"unexpectedly, {error!r}")
         finally:
-            # Always: the node is not connected to again before that.
+            # This has to be done always: the node is not connected to again before that.
             arrivals.put((index, connection))
             if arrivals is not self._arrivals:  # closed meanwhile: nobody adopts it
                 _disconnect(_taken_from(arrivals))

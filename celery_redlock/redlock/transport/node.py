@@ -118,7 +118,7 @@ class Node:
         except redis_py.ERRORS as error:
             redis_connection.disconnect()
             self.failed(self._connector.without_secrets(error))
-            # Not chained: what the server said may hold the password.
+            # What the server said may hold the password, so the error is not chained.
             raise ConnectionError(self.error) from None
         except ConfigurationError as error:
             redis_connection.disconnect()
@@ -207,7 +207,7 @@ class Node:
     def _accept(self, server: Server) -> float:
         """Return when `server` may vote, seconds on the clock; refuse the server of a peer."""
         votes_from, before = self._guard.votes_from(server), self.run_id
-        # Set before it is compared: of two nodes that are found to be one server at the same time,
+        # It is set before it is compared: of two nodes found to be one server at the same time,
         # at least one is refused.
         self.run_id = server.run_id
         for peer in self.peers:
@@ -220,7 +220,7 @@ class Node:
                     # Its address leads there by now. Its peer votes on.
                     self.run_id = before
                 else:
-                    # Both are named wrongly, and refused from now on, in every channel.
+                    # Both nodes are named wrongly, and refused from now on, in every channel.
                     peer.misconfigured = error
                 raise error
         if server.run_id not in self.run_ids:

@@ -86,7 +86,7 @@ class _Eventlet(_Descriptors):
         def wake() -> None:
             timers.append(hub.schedule_call_global(0, switch))
 
-        # Not a switch: with a time of 0 the hub would switch before it has polled.
+        # With a switch, for a time of 0, the hub would go on before it has polled.
         timers.append(hub.schedule_call_global(seconds, wake))
         try:
             for fd, is_writing in self._is_writing.items():

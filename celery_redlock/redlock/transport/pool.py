@@ -24,7 +24,7 @@ about to wake it."""
 class Loan:
     """A channel from `pool` for the length of a ``with`` block; see `Pool.channel`."""
 
-    # Not a generator's context manager, which costs more than the rest of lending.
+    # A generator's context manager would cost more than the rest of lending.
     __slots__ = (
         "_goes_first", "_is_needed", "_lent", "_needs_votes", "_patience", "_pool", "_preferred",
     )  # fmt: skip
@@ -74,7 +74,7 @@ class _Waiter:
 
     def __init__(self) -> None:
         self._given: list[Channel] = []
-        # Not a Condition: an interrupt inside its wait turns into a RuntimeError. Among greenlets
+        # An interrupt inside a Condition's wait turns into a RuntimeError. Among greenlets
         # this is their lock.
         self._is_given = threading.Lock()
         self._is_given.acquire()
@@ -122,7 +122,8 @@ class Pool:
         self._sleep = sleep
         self._idle: list[Channel] = []
         self._waiting: deque[_Waiter] = deque()
-        # Weak: a channel that an interrupt has struck out of its borrower's hands does not count.
+        # The set is weak: a channel that an interrupt has struck out of its borrower's hands does
+        # not count.
         self._made: WeakSet[Channel] = WeakSet()
 
     def channel(

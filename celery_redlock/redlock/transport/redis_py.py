@@ -29,7 +29,7 @@ from celery_redlock.redlock.validation import check_seconds
 SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
 ERRORS = (RedisError, OSError, ValueError, TypeError)
 """Errors that connecting may raise."""
-# Not to be introduced by name saves two round trips. redis-py 8 renamed the option.
+# A connection without a client name saves two round trips. redis-py 8 renamed the option.
 _HAS_DRIVER_INFO = "driver_info" in signature(AbstractConnection.__init__).parameters
 _NAMELESS = dict.fromkeys(["driver_info"] if _HAS_DRIVER_INFO else ["lib_name", "lib_version"])
 _DATABASE = re.compile(r"/*[0-9]*/*")

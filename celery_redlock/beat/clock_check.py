@@ -41,7 +41,7 @@ class ClockCheck:
         self._ahead_of_boot_time = self._again_at = float("-inf")
         self._wrong = ThrottledLog(redlock.clock.now, _QUIET_S)
 
-    def look(self) -> Trust:
+    def check(self) -> Trust:
         """Return the clock's state; the last one known while no quorum answers."""
         clock = self._redlock.clock
         now = clock.now()

@@ -167,7 +167,7 @@ class ClaimsTicks(SharesRows, ShowsLiveness):
         return slots.EPOCH + dt.timedelta(microseconds=self._redlock.clock.wall_us())
 
     def _is_clock_right(self) -> bool:
-        trust = self._clock_check.look()
+        trust = self._clock_check.check()
         return trust is Trust.RIGHT or (
             trust is Trust.UNKNOWN and self._beat_settings.publishes_without_quorum
         )
@@ -230,7 +230,7 @@ class ClaimsTicks(SharesRows, ShowsLiveness):
             store_beginning(entry)
         self.sync()
 
-    def _heed_clock(self, now: slots.Moment) -> None:
+    def _check_clock(self, now: slots.Moment) -> None:
         """Forget what was seen by a clock that was ahead, the nodes' too, if it was set back."""
         if self._in_force.was_ahead(now):
             self._in_force.looked_at = now
@@ -270,7 +270,7 @@ class ClaimsTicks(SharesRows, ShowsLiveness):
         began = self._now()
         if self._in_force.looked_at is None:
             self._begin_schedule(began)
-        self._heed_clock(began)
+        self._check_clock(began)
         pause = super().tick(*args, **kwargs)
         self._end_look(began)
         # Only when all entries have been asked: ticks are processed in the order of their slots.

@@ -19,7 +19,7 @@ from .locks import Kind, Lock, escaped, lock_of, task_in
 from .node_set import NodeSet
 from .target import Target
 from .tasks import options_of
-from .views import look
+from .views import read_views
 
 _AT_EXECUTION = {
     OnConflict.SKIP: "it ends as REVOKED, with DuplicateTask",
@@ -120,8 +120,8 @@ def look_closely(target: Target, key: str) -> tuple[LockView, str]:
 
 def view_of(nodes: NodeSet, prefix: str, key: str) -> LockView:
     """Return the view of one lock."""
-    views = look(nodes, prefix, key)
-    pending = [] if is_pending_slot_key(key) else look(nodes, prefix, pending_slot_key(key))
+    views = read_views(nodes, prefix, key)
+    pending = [] if is_pending_slot_key(key) else read_views(nodes, prefix, pending_slot_key(key))
     marks = sorted(each_done_mark(nodes, prefix, escaped(key)), key=lambda mark: mark.owner)
     return LockView(key, nodes.names, views, pending, marks)
 
@@ -139,7 +139,7 @@ def next_call(view: LockView, options: LockOptions | None, judged: Sequence[Judg
         if is_taken(view.pending_views if by_slot else view.views, judged):
             return _at_publish(view.pending if by_slot else view.lock, options)
     verdict = verdict_on(view.views, judged)
-    if verdict is Verdict.WON:
+    if verdict is Verdict.REACHED:
         return "it acquires the lock: a quorum of the nodes is free"
     if verdict is Verdict.UNAVAILABLE:
         return _no_quorum(options, judged)

@@ -15,7 +15,7 @@ Column = tuple[Sequence[bytes | None], Sequence[bytes | None], Sequence[int]]
 """Owners, floors and remaining times of several lock keys on one node, raw."""
 
 
-def look(nodes: NodeSet, prefix: str, key: str) -> list[Busy | Failed]:
+def read_views(nodes: NodeSet, prefix: str, key: str) -> list[Busy | Failed]:
     """Return the view of each node of one lock; its holder is '' where the lock is free."""
     name = f"{prefix}:{{{key}}}".encode()
     found: list[Busy | Failed] = []

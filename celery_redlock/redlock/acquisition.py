@@ -171,7 +171,7 @@ class Acquisition(Access):
         # lock is handed over to that one, node by node, it would take it away from the majority.
         if attempt.looks_first and looks and (refusal := self._look(channel, attempt)):
             return refusal
-        self._have_answered_for(attempt)
+        self._register_cleanup(attempt)
         dropped = channel.dropped()
         try:
             started = self._clock.now()
@@ -200,12 +200,12 @@ class Acquisition(Access):
 
         replies = ask_repeatably(channel, commands, as_held, is_decided, channel.voters)
         verdict = look_verdict(replies, attempt.supersedes)
-        return None if verdict is Verdict.WON else self._refusal(attempt.key, verdict, replies)
+        return None if verdict is Verdict.REACHED else self._refusal(attempt.key, verdict, replies)
 
     def _done_keys(self, attempt: Attempt) -> tuple[str, ...]:
         return tuple(done_key(self._prefix, attempt.key, one) for one in attempt.unless_done)
 
-    def _have_answered_for(self, attempt: Attempt) -> None:
+    def _register_cleanup(self, attempt: Attempt) -> None:
         """Make the keeper release the attempt's lock, unless it is settled in time.
 
         Raises:
@@ -260,9 +260,9 @@ class Acquisition(Access):
             self._highest_seen = max(self._highest_seen, highest_floor(grants))
         verdict = grant_verdict(grants)
         is_long_split = verdict is Verdict.CONTENDED and rounds > _LONG_CONTENDED_ROUNDS
-        if verdict is Verdict.WON or is_long_split:
+        if verdict is Verdict.REACHED or is_long_split:
             self._clear(channel, attempt, grants)
-        if verdict is Verdict.WON:
+        if verdict is Verdict.REACHED:
             token, already = chosen_token(grants)
             if already >= self._quorum or self._confirm(channel, attempt, token, already, grants):
                 lease = self._lease(attempt, token, started)
@@ -298,7 +298,7 @@ class Acquisition(Access):
             return confirm_verdict(acks, already) is not Verdict.PENDING
 
         acks = channel.ask([command], lambda raws: as_ack(raws[0]), is_decided, behind)
-        return confirm_verdict(acks, already) is Verdict.WON
+        return confirm_verdict(acks, already) is Verdict.REACHED
 
     def _abandon(
         self, channel: Channel, attempt: Attempt, grants: Sequence[GrantReply | None]
@@ -366,7 +366,7 @@ class Acquisition(Access):
             age = holder_age_s(grants, leader.holder, self._skew_us) if leader else None
             now = self._clock.wall_us() / 1e6
             return held_by(key, leader, now, contended=verdict is Verdict.CONTENDED, age=age)
-        if verdict is Verdict.WON:
+        if verdict is Verdict.REACHED:
             return unavailable(
                 "lock", key, grants, self._nodes, "its grant came, or was confirmed, too late"
             )

@@ -135,7 +135,7 @@ class Extension(Access):
             lease.backing.is_lost = True
         if over := why_not(lease):
             return over
-        if verdict is not Verdict.WON:
+        if verdict is not Verdict.REACHED:
             return unavailable("extend", lease.key, replies, self._nodes, "it had lost the key")
         if not lease.is_past_hold(started):
             lease.deadline = max(lease.deadline, started + validity_ms(lease.ttl_ms, 0.0) / 1000)

@@ -132,7 +132,7 @@ class Release(ReleaseRound):
             done=done,
             done_ttl_ms=round(done_ttl * 1000),
         )
-        self._have_answered_for(request)
+        self._register_cleanup(request)
         self._keeper.forget(lease)
         is_first, lease.is_released = not lease.is_released, True
         give_up_at = now + self._node_timeout
@@ -189,7 +189,7 @@ class Release(ReleaseRound):
             key, owner, due=now + due_after(self._node_timeout), ends_at=now + _DROPPED_WITHIN_S,
             token=token,
         )  # fmt: skip
-        self._have_answered_for(request)
+        self._register_cleanup(request)
         acks = self._make(request)
         if acknowledged(acks) < self._quorum:
             raise unavailable("release", key, acks, self._nodes)
@@ -210,7 +210,7 @@ class Release(ReleaseRound):
         if acknowledged(acks) < self._quorum:
             raise unavailable("mark", key, acks, self._nodes)
 
-    def _have_answered_for(self, request: ReleaseRequest) -> None:
+    def _register_cleanup(self, request: ReleaseRequest) -> None:
         # If the keeper's thread can't be started, the caller's own attempt is the only one.
         with suppress(RuntimeError):
             self._keeper.register_cleanup(request)

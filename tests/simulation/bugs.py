@@ -92,7 +92,7 @@ def _no_confirm(patch: pytest.MonkeyPatch) -> None:
 def _confirm_by_a_minority(patch: pytest.MonkeyPatch) -> None:
     def confirm_verdict(replies: Sequence[Any], already: int) -> Verdict:
         verdict = quorum.confirm_verdict(replies, already)
-        return Verdict.WON if verdict is Verdict.UNAVAILABLE else verdict
+        return Verdict.REACHED if verdict is Verdict.UNAVAILABLE else verdict
 
     patch.setattr(acquisition, "confirm_verdict", confirm_verdict)
 
@@ -158,7 +158,7 @@ def _extension_by_a_minority(patch: pytest.MonkeyPatch) -> None:
     def extend_verdict(replies: Sequence[Any], guarded: Container[int] = ()) -> Verdict:
         verdict = quorum.extend_verdict(replies, guarded)
         extended = any(isinstance(one, Extended) for one in replies)
-        return Verdict.WON if verdict is Verdict.UNAVAILABLE and extended else verdict
+        return Verdict.REACHED if verdict is Verdict.UNAVAILABLE and extended else verdict
 
     patch.setattr(extension, "extend_verdict", extend_verdict)
 
@@ -191,7 +191,7 @@ def _minority_is_enough(patch: pytest.MonkeyPatch) -> None:
 def _won_by_one(replies: Sequence[Any]) -> Verdict:
     verdict = quorum.grant_verdict(replies)
     granted = quorum.chosen_token([*replies, Granted(0, took_over=False)])[0]
-    return Verdict.WON if granted and verdict is not Verdict.PENDING else verdict
+    return Verdict.REACHED if granted and verdict is not Verdict.PENDING else verdict
 
 
 @_bug

@@ -36,7 +36,7 @@ class Verdict(Enum):
     """State of an attempt or an extension, by the replies so far."""
 
     PENDING = "pending"
-    WON = "won"
+    REACHED = "reached"
     HELD = "held"
     CONTENDED = "contended"
     UNAVAILABLE = "unavailable"
@@ -89,7 +89,7 @@ def guard_s(max_ttl: float, max_clock_skew: float) -> float:
 
 
 def grant_verdict(replies: Sequence[GrantReply | None]) -> Verdict:
-    """Return the state of an attempt: WON, HELD, CONTENDED, UNAVAILABLE, DONE, or PENDING.
+    """Return the state of an attempt: REACHED, HELD, CONTENDED, UNAVAILABLE, DONE, or PENDING.
 
     HELD: one holder is known to have a majority.
     CONTENDED: enough nodes answer, but no owner is known to have a majority: retry.
@@ -101,7 +101,7 @@ def grant_verdict(replies: Sequence[GrantReply | None]) -> Verdict:
         return Verdict.DONE
     granted = kinds.count(Granted)
     if granted >= quorum:
-        return Verdict.WON
+        return Verdict.REACHED
     pending = kinds.count(_NO_REPLY)
     if granted + pending >= quorum:
         return Verdict.PENDING
@@ -176,8 +176,9 @@ def without_majority(replies: Sequence[GrantReply | None]) -> dict[int, Busy]:
 def look_verdict(replies: Sequence[GrantReply | None], owner: str) -> Verdict:
     """Return how an attempt that may replace `owner` would fare, by replies to a look.
 
-    WON: it may succeed, since a majority of the nodes is free or held by `owner`. HELD, CONTENDED,
-    UNAVAILABLE, DONE: it would fail, for the reason that `grant_verdict` would give. Else PENDING.
+    REACHED: it may succeed, since a majority of the nodes is free or held by `owner`. HELD,
+    CONTENDED, UNAVAILABLE, DONE: it would fail, for the reason that `grant_verdict` would give.
+    Else PENDING.
     """
     nodes, quorum = len(replies), majority(len(replies))
     kinds = list(map(type, replies))
@@ -187,7 +188,7 @@ def look_verdict(replies: Sequence[GrantReply | None], owner: str) -> Verdict:
     others = [holder for holder in holders if holder not in ("", owner)]
     wins, pending = len(holders) - len(others), kinds.count(_NO_REPLY)
     if wins >= quorum:
-        return Verdict.WON
+        return Verdict.REACHED
     if wins + pending >= quorum:
         return Verdict.PENDING
     most = max(map(others.count, others), default=0)
@@ -239,7 +240,7 @@ def acknowledged(replies: Iterable[AckReply | None]) -> int:
 
 
 def confirm_verdict(replies: Sequence[AckReply | None], already: int) -> Verdict:
-    """Return WON if a majority has the token, UNAVAILABLE if none can get it, else PENDING.
+    """Return REACHED if a majority has the token, UNAVAILABLE if none can get it, else PENDING.
 
     Args:
         replies: One entry per node; nodes that were not asked count as Failed.
@@ -249,7 +250,7 @@ def confirm_verdict(replies: Sequence[AckReply | None], already: int) -> Verdict
     kinds = list(map(type, replies))
     confirmed = already + kinds.count(Acknowledged)
     if confirmed >= quorum:
-        return Verdict.WON
+        return Verdict.REACHED
     if confirmed + kinds.count(_NO_REPLY) < quorum:
         return Verdict.UNAVAILABLE
     return Verdict.PENDING
@@ -262,8 +263,8 @@ def extend_verdict(replies: Sequence[ExtendReply | None], guarded: Container[int
         replies: One entry per node.
         guarded: Nodes that were inside their restart guard when they were asked.
 
-    WON: a majority renewed the lease. LOST: so many nodes are superseded that no majority is left.
-    UNAVAILABLE: this round can't win, but a later one may. Else PENDING.
+    REACHED: a majority renewed the lease. LOST: so many nodes are superseded that no majority is
+    left. UNAVAILABLE: this round can't reach a majority, but a later one may. Else PENDING.
 
     A healed node does not count: an extension must not revive the lock it extends. Nor does a
     guarded one, which was healed earlier: it may have forgotten the grant of an attempt that still
@@ -282,7 +283,7 @@ def extend_verdict(replies: Sequence[ExtendReply | None], guarded: Container[int
         elif isinstance(reply, Superseded):
             superseded += 1
     if extended >= quorum:
-        return Verdict.WON
+        return Verdict.REACHED
     if superseded > len(replies) - quorum:
         return Verdict.LOST
     if extended + may_extend >= quorum or superseded + pending > len(replies) - quorum:

@@ -92,7 +92,7 @@ class Channel:
             if connection := by_node[index]:
                 first[index] = connection.sent
                 if not connection.send(payload, count, now):
-                    self._heed_blocked(index, connection, in_flight)
+                    self._check_blocked(index, connection, in_flight)
         if NOT_ASKED in first:
             in_flight.fail_the_rest(lambda index: self._why_not(index, now))
         is_last_look = False
@@ -108,10 +108,10 @@ class Channel:
         self._used_at = now
         return replies
 
-    def _heed_blocked(
+    def _check_blocked(
         self, index: int, connection: NodeConnection, in_flight: InFlightRound[Reply]
     ) -> None:
-        """Heed that a socket became blocked, or is not blocked any more, or broke."""
+        """Note that a socket became blocked, or is not blocked any more, or broke."""
         self._connections.poller.register(connection.fd, writing=connection.is_blocked)
         if connection.closed:
             in_flight.replies[index] = Failed(connection.closed)
@@ -150,7 +150,7 @@ class Channel:
         first = connection.received
         raws = connection.receive(now)
         if ErrorReply in map(type, raws):
-            self._heed_errors(index, connection, first, raws, now, in_flight)
+            self._handle_errors(index, connection, first, raws, now, in_flight)
         if in_flight and connection.received > in_flight.first[index]:
             in_flight.take(index, first, raws)
         is_babbling = connection.received > connection.sent and connection.refuse_surplus()
@@ -161,7 +161,7 @@ class Channel:
         elif was_blocked or connection.is_blocked:  # by a request that was repeated
             self._connections.poller.register(connection.fd, writing=connection.is_blocked)
 
-    def _heed_errors(
+    def _handle_errors(
         self, index: int, connection: NodeConnection, first: int, raws: list[object], now: float,
         in_flight: InFlightRound[Reply] | None,
     ) -> None:  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 
 from celery_redlock.operate.listing import each_lock
 from celery_redlock.operate.node_set import NodeSet
-from celery_redlock.operate.views import look
+from celery_redlock.operate.views import read_views
 from celery_redlock.redlock import ConfigurationError, LockHeld, Redlock
 from celery_redlock.redlock.labels import label_of
 from celery_redlock.redlock.lease import task_of
@@ -64,7 +64,7 @@ def test_a_huge_foreign_value_is_one_bad_row(five: Servers, redlock: Redlock) ->
     with NodeSet(five.urls, 5.0) as nodes:
         locks = {lock.key: lock for lock in each_lock(nodes, "redlock")}
         remembered_not = {lock.key for lock in each_lock(nodes, "redlock", remembered=0)}
-        [view, *_] = look(nodes, "redlock", "bad")
+        [view, *_] = read_views(nodes, "redlock", "bad")
         assert nodes.errors == {}
     assert set(locks) == remembered_not == {"good", "bad", "worse"}
     assert locks["good"].owner == lease.owner

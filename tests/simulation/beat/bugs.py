@@ -52,7 +52,7 @@ def _in_force_is_ignored(patch: pytest.MonkeyPatch) -> None:
 
 @_bug
 def _seen_by_a_clock_ahead_is_kept(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ClaimsTicks, "_heed_clock", lambda *_: None)
+    patch.setattr(ClaimsTicks, "_check_clock", lambda *_: None)
     patch.setattr(in_force, "ahead_of", lambda *_: {})
 
 

@@ -64,7 +64,7 @@ def test_a_clock_may_be_off_by_as_much_as_is_allowed(
     check: ClockCheck, nodes: Nodes, ahead: float, trust: str
 ) -> None:
     nodes.clock.ahead = ahead
-    assert check.look() is Trust(trust)
+    assert check.check() is Trust(trust)
 
 
 @pytest.mark.parametrize(
@@ -83,14 +83,14 @@ def test_a_majority_of_the_nodes_that_answer_has_to_agree(
     check: ClockCheck, nodes: Nodes, off: dict[str, float], trust: str
 ) -> None:
     nodes.off = off
-    assert check.look() is Trust(trust)
+    assert check.check() is Trust(trust)
 
 
 def test_nodes_are_asked_from_time_to_time(
     check: ClockCheck, nodes: Nodes, clock: FakeClock
 ) -> None:
     for _ in range(1000):
-        check.look()
+        check.check()
         clock.move(0.1)
     assert 19 <= nodes.asked <= 21
 
@@ -98,25 +98,25 @@ def test_nodes_are_asked_from_time_to_time(
 def test_a_clock_that_was_set_is_untrusted_until_compared(
     check: ClockCheck, nodes: Nodes, clock: FakeClock
 ) -> None:
-    assert check.look() is Trust.RIGHT
+    assert check.check() is Trust.RIGHT
     clock.move(0.1)
     nodes.clock.ahead = 3600
-    assert check.look() is Trust.OFF
+    assert check.check() is Trust.OFF
     nodes.clock.ahead = 0
-    assert check.look() is Trust.RIGHT
+    assert check.check() is Trust.RIGHT
     nodes.off = {}
     nodes.clock.ahead = 0.5
-    assert check.look() is Trust.UNKNOWN
+    assert check.check() is Trust.UNKNOWN
 
 
 def test_what_was_found_stays_while_nobody_can_be_asked(
     check: ClockCheck, nodes: Nodes, clock: FakeClock
 ) -> None:
-    assert check.look() is Trust.RIGHT
+    assert check.check() is Trust.RIGHT
     nodes.error = QuorumUnavailable("", {}, 3, "ask")
     for _ in range(100):
         clock.move(1)
-        assert check.look() is Trust.RIGHT
+        assert check.check() is Trust.RIGHT
     assert nodes.asked < 105
 
 
@@ -125,10 +125,10 @@ def test_an_answer_that_took_long_says_nothing(
 ) -> None:
     nodes.takes = 4.0
     nodes.clock.ahead = 2.0
-    assert check.look() is Trust.UNKNOWN
+    assert check.check() is Trust.UNKNOWN
     nodes.takes = 0.1
     clock.move(1)
-    assert check.look() is Trust.OFF
+    assert check.check() is Trust.OFF
 
 
 def test_it_is_said_once_a_minute_and_when_it_is_over(
@@ -137,11 +137,11 @@ def test_it_is_said_once_a_minute_and_when_it_is_over(
     caplog.set_level(logging.INFO)
     nodes.clock.ahead = -5
     for _ in range(110):
-        check.look()
+        check.check()
         clock.move(1)
     nodes.clock.ahead = 0
-    check.look()
-    check.look()
+    check.check()
+    check.check()
     assert said(caplog) == [
         ("ERROR", "clock off, publishing no ticks here"),
         ("ERROR", "clock off, publishing no ticks here"),
@@ -154,6 +154,6 @@ def test_it_is_said_that_nobody_can_be_asked_at_the_start(
 ) -> None:
     nodes.off = {}
     for _ in range(30):
-        check.look()
+        check.check()
         clock.move(1)
     assert [level for level, _ in said(caplog)] == ["ERROR"]

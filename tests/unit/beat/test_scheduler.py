@@ -416,7 +416,7 @@ def test_ticks_that_no_replica_published_are_missed_by_the_first(
     assert caplog.text.count("ticks skipped as too old") == 1
     second.due_at = clock.now()
     nodes.is_up = False  # then it can't tell
-    second.scheduler._clock_check.look = lambda: Trust.RIGHT
+    second.scheduler._clock_check.check = lambda: Trust.RIGHT
     run(clock, 1, second)
     assert caplog.text.count("ticks skipped as too old") == 2
 
@@ -1148,7 +1148,7 @@ def test_entries_of_redbeat_are_made_up_for_when_all_replicas_were_down(
     host = new_host(entry=1.0, conf={"redlock_beat_scheduler": LikeRedBeat})
     host.scheduler.schedule["entry"] = new_entry(host, "entry", 1.0, last_run=START - 8)
     trusts = chain([Trust.OFF] * looks_in_vain, repeat(Trust.RIGHT))
-    host.scheduler._clock_check.look = lambda: next(trusts)
+    host.scheduler._clock_check.check = lambda: next(trusts)
     run(clock, 9, host)
     assert host.slots() == list(range(-7, 10))
 

@@ -12,7 +12,7 @@ import pytest
 from celery_redlock.operate import orphans as orphaned
 from celery_redlock.operate import removal
 from celery_redlock.operate.locks import Lock, lock_of
-from celery_redlock.operate.views import look
+from celery_redlock.operate.views import read_views
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.operated import Operated
@@ -197,7 +197,7 @@ def orphan(
         locks = []
         for key in ("k", "gone"):
             redlock.reserve(key, 60, label="task-1")
-            lock = lock_of(key, look(nodes, "redlock", key))
+            lock = lock_of(key, read_views(nodes, "redlock", key))
             assert lock
             locks.append(lock)
         three.expire(key="gone")

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from celery_redlock.operate.listing import BATCH, each_lock
-from celery_redlock.operate.views import look, reads_in_part, viewing
+from celery_redlock.operate.views import read_views, reads_in_part, viewing
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.protocol.replies import Busy
 from tests.support.fakes.operated import Operated
@@ -21,7 +21,7 @@ def test_a_listing_that_is_not_read_to_its_end_leaves_no_reply_behind(three: Ope
         next(listing)
         listing.close()  # type: ignore[attr-defined]
         for key in keys:
-            views = look(nodes, "redlock", key)
+            views = read_views(nodes, "redlock", key)
             assert [view.holder for view in views if isinstance(view, Busy)] == [owners[key]] * 3
         assert sorted(lock.key for lock in each_lock(nodes, "redlock")) == sorted(keys)
 
@@ -96,7 +96,7 @@ def test_a_value_too_long_for_an_owner_is_one_bad_row(
         three[1].refused[command] = "NOPERM this user has no permissions"
     with three.opened() as nodes:
         locks = {lock.key: lock for lock in each_lock(nodes, "redlock")}
-        views = look(nodes, "redlock", "bad")
+        views = read_views(nodes, "redlock", "bad")
     assert locks["good"].owner == owner
     bad = locks["bad"]
     assert bad.owner == f"{'x' * 100}… (more than 1024 bytes: no owner)"

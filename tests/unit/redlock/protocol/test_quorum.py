@@ -96,7 +96,7 @@ def assert_decided_for_good_and_no_later_than_possible(
 def test_a_majority_always_wins_and_a_minority_never(nodes: int) -> None:
     for replies in masks(GRANTS, nodes):
         has_majority = count(Granted, replies) > nodes / 2
-        assert (grant_verdict(replies) is Verdict.WON) == has_majority, replies
+        assert (grant_verdict(replies) is Verdict.REACHED) == has_majority, replies
 
 
 @every_size
@@ -140,7 +140,7 @@ def test_contended_means_a_quorum_answered_without_a_majority(nodes: int) -> Non
         ((X, Y, None), Verdict.PENDING),
         ((X, X, None), Verdict.HELD),
         ((MINE, X, None), Verdict.PENDING),
-        ((MINE, MINE, None), Verdict.WON),
+        ((MINE, MINE, None), Verdict.REACHED),
         ((DEAD, DEAD, None), Verdict.UNAVAILABLE),
         ((DEAD, DEAD, MINE), Verdict.UNAVAILABLE),
         ((X, X, DEAD, DEAD, None), Verdict.PENDING),
@@ -171,7 +171,9 @@ def test_a_look_s_verdict_is_final_and_as_early_as_can_be(nodes: int) -> None:
 def test_an_attempt_may_win_on_nodes_free_or_its_own_alone(nodes: int) -> None:
     for replies in masks(LOOKS, nodes):
         winnable = sum(reply in (FREE, X) for reply in replies)
-        assert (look_verdict(replies, X.holder) is Verdict.WON) == (winnable > nodes / 2), replies
+        assert (look_verdict(replies, X.holder) is Verdict.REACHED) == (winnable > nodes / 2), (
+            replies
+        )
 
 
 @every_size
@@ -187,7 +189,7 @@ def test_a_look_gives_the_reason_that_its_attempt_would(nodes: int) -> None:
     ("replies", "verdict"),
     [
         ((X, Y, FREE, Z, None), Verdict.PENDING),
-        ((X, FREE, FREE, None, None), Verdict.WON),
+        ((X, FREE, FREE, None, None), Verdict.REACHED),
         ((Y, Y, Z, None, None), Verdict.PENDING),
         ((Y, Y, Z, FREE, None), Verdict.PENDING),
         ((Y, Y, Z, Z, FREE), Verdict.CONTENDED),
@@ -279,7 +281,7 @@ def test_confirmed_by_a_majority_wins_and_by_a_minority_never(nodes: int) -> Non
             if count(Acknowledged, acks) + already > nodes:
                 continue
             is_confirmed = count(Acknowledged, acks) + already > nodes / 2
-            assert (confirm_verdict(acks, already) is Verdict.WON) == is_confirmed
+            assert (confirm_verdict(acks, already) is Verdict.REACHED) == is_confirmed
 
 
 @every_size
@@ -303,7 +305,7 @@ def test_only_acknowledgements_are_counted_as_such() -> None:
 def test_an_extension_needs_a_majority_without_healed_nodes(nodes: int) -> None:
     for replies in masks(EXTENSIONS, nodes):
         has_majority = count(Extended, replies) > nodes / 2
-        assert (extend_verdict(replies) is Verdict.WON) == has_majority, replies
+        assert (extend_verdict(replies) is Verdict.REACHED) == has_majority, replies
 
 
 @every_size
@@ -323,7 +325,9 @@ with_guarded = pytest.mark.parametrize(
 def test_a_guarded_node_extends_nothing_but_may_show_a_loss(nodes: int, guarded: int) -> None:
     for replies in masks(EXTENSIONS, nodes):
         verdict = extend_verdict(replies, range(guarded))
-        assert (verdict is Verdict.WON) == (count(Extended, replies[guarded:]) > nodes / 2), replies
+        assert (verdict is Verdict.REACHED) == (count(Extended, replies[guarded:]) > nodes / 2), (
+            replies
+        )
         assert (verdict is Verdict.LOST) == (count(Superseded, replies) > nodes / 2), replies
 
 

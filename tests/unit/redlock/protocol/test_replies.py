@@ -36,7 +36,7 @@ def test_a_node_may_fail_at_every_request(replies: object) -> None:
 @pytest.mark.parametrize(
     ("reply", "verdict"),
     [
-        (Extended(), Verdict.WON),
+        (Extended(), Verdict.REACHED),
         (Healed(), Verdict.UNAVAILABLE),
         (Superseded(), Verdict.LOST),
         (Occupied(), Verdict.UNAVAILABLE),
@@ -59,4 +59,4 @@ def test_a_declined_request_is_not_acknowledged() -> None:
 
 def test_a_grant_replaces_no_owner_unless_it_says_so() -> None:
     assert not Granted(7).took_over
-    assert grant_verdict([Granted(7), Granted(8, took_over=True)]) is Verdict.WON
+    assert grant_verdict([Granted(7), Granted(8, took_over=True)]) is Verdict.REACHED

@@ -310,7 +310,7 @@ def test_a_piece_is_not_taken_for_all_replies() -> None:
     """Of a batch, whose other replies are still on their way."""
     stage = Stage([4], [0, 1, 2])
     renewed = Said("extend", ((0,), (0,), (0,)))
-    assert stage.hold(renewed) == stage.hold(renewed) == [Verdict.WON] * 3
+    assert stage.hold(renewed) == stage.hold(renewed) == [Verdict.REACHED] * 3
     assert stage.channel.everyone() == [0, 1, 2]
     stage.close()
 

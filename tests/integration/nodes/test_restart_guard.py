@@ -310,13 +310,18 @@ def test_a_node_that_gets_its_first_replica_waits_like_any_other(
     redlock.acquire("k").release()
 
 
+def nodes_of(servers: Servers) -> list[str]:
+    """Return the options of a command for these nodes, however slow the machine is."""
+    return ["--node-timeout", "2", *(word for url in servers.urls for word in ("--node", url))]
+
+
 def test_an_admitted_node_votes_until_it_restarts(
     three: Servers, new_redlock: NewRedlock, clock: LeapingClock
 ) -> None:
     waiting = new_redlock(three.urls, restart_guard=True, max_clock_skew=0.0, clock=clock)
     with pytest.raises(QuorumUnavailable, match="3 of 3 nodes answered, 0 may vote yet, 2 are"):
         waiting.acquire("k")
-    nodes = [word for url in three.urls for word in ("--node", url)]
+    nodes = nodes_of(three)
     admitted = CliRunner().invoke(main, [*nodes, "admit", "--yes"])
     assert (admitted.exit_code, admitted.output.count("votes in")) == (0, 3)
     # Its connections were made before.
@@ -334,7 +339,7 @@ def test_an_admitted_node_votes_until_it_restarts(
 def test_an_admission_is_for_its_nodes_addresses_and_leases(
     three: Servers, new_redlock: NewRedlock
 ) -> None:
-    nodes = [word for url in three.urls for word in ("--node", url)]
+    nodes = nodes_of(three)
     admitted = CliRunner().invoke(main, [*nodes, "--max-ttl", "60", "admit", "--yes"])
     assert admitted.exit_code == 0
 

@@ -47,6 +47,9 @@ DEATH_HEADERS = frozenset(
 """Headers that RabbitMQ adds to a dead letter and to a delayed message. It drops a message that
 comes to the same queue with them again, as a loop. Source: celery.app.task, from 5.6 on."""
 
+NESTING = "replaced_task_nesting"
+"""Header and option of Celery's: how often the task has replaced itself."""
+
 _MOST_DIGITS = 12
 _NONCE = re.compile(r"[0-9a-f]{16}")
 _OF_DELIVERY = DEATH_HEADERS | {COUNT_HEADER, ORIGIN}
@@ -126,6 +129,10 @@ def headers_to_publish(
         nonce = _nonce_to_publish(task_id, options, running)
         headers.pop(DELIVERIES_HEADER, None)
         headers = _own_replaced(headers, task_id, options, running)
+    if options.get(NESTING):
+        # In protocol 1 it has no other place, and the replacement would be taken for a copy of the
+        # message that it replaces.
+        headers = {**headers, NESTING: options[NESTING]}
     return {**headers, PUBLICATION_HEADER: nonce} if nonce else headers
 
 
@@ -150,7 +157,7 @@ def _own_replaced(
 
 
 def _is_next_try(options: Mapping[str, Any]) -> bool:
-    return bool(options.get("retries") or options.get("replaced_task_nesting"))
+    return bool(options.get("retries") or options.get(NESTING))
 
 
 def _is_of_run(task_id: str | None, running: Context) -> bool:

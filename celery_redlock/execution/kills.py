@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kombu.utils.functional import maybe_list
+
+from celery_redlock.messages.headers import message_headers
 from celery_redlock.pools.interrupt import is_greenlet_exit, is_greenlet_timeout
 from celery_redlock.pools.pool_process import is_wait_revoked
 
@@ -23,11 +26,43 @@ _stored: deque[str] = deque(maxlen=1000)
 
 def is_revoked(request: Context) -> bool:
     """Return whether somebody has revoked this task, as far as this worker knows."""
-    # Only a worker has it, and this package's producers are to be light.
-    from celery.worker.state import revoked  # noqa: PLC0415
-
     # A pool process knows only what was revoked before it was forked.
-    return request.id in revoked or is_wait_revoked()
+    return _is_in_lists(request.id, message_headers(request)) or is_wait_revoked()
+
+
+def is_received_and_revoked(label: str | None) -> bool:
+    """In the main process: return whether a task that a worker has received is revoked.
+
+    Args:
+        label: Task id, as in an owner.
+    """
+    from celery.worker.state import requests  # noqa: PLC0415
+
+    request = requests.get(label or "")
+    return _is_in_lists(label, request.request_dict if request else {})
+
+
+def _is_in_lists(task_id: str | None, headers: Mapping[str, Any]) -> bool:
+    """Return whether a task was revoked by its id or by a stamp, as its worker was told."""
+    # Only a worker has them, and this package's producers are to be light.
+    from celery.worker.state import revoked, revoked_stamps  # noqa: PLC0415
+
+    if task_id in revoked:
+        return True
+    stamps = headers.get("stamps") if revoked_stamps else None
+    if not isinstance(stamps, Mapping):  # a publisher can write anything there
+        return False
+    names = _listed(headers.get("stamped_headers"))
+    return any(
+        value in _listed(revoked_stamps.get(name))
+        for name, values in stamps.items()
+        if name in names
+        for value in _listed(values)
+    )
+
+
+def _listed(value: object) -> list[Any]:
+    return list(maybe_list(value) or ())
 
 
 def is_kill(error: BaseException) -> bool:

@@ -9,10 +9,10 @@ from typing import Any
 from celery import bootsteps
 from celery.concurrency.prefork import TaskPool
 from celery.signals import worker_shutdown
-from celery.worker.state import revoked
 
 from celery_redlock.config.app_lock import is_enabled, log_weak_locking, new_redlock, redlock_of
 from celery_redlock.config.settings import settings_from
+from celery_redlock.execution.kills import is_received_and_revoked
 from celery_redlock.pools import pool_process
 from celery_redlock.pools.prefork_keeper import PreforkKeeper, is_supported
 
@@ -73,7 +73,7 @@ class PoolKeeper(bootsteps.StartStopStep):
         if is_prefork and is_enabled(app) and is_supported():
             self._keeper = PreforkKeeper(
                 lambda: mute_node_lines(new_redlock(settings_from(app.conf))),
-                revoked.__contains__,
+                is_received_and_revoked,
             )
             keepers[os.getpid()] = app, self._keeper
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from celery.exceptions import TaskRevokedError
 from celery.signals import task_revoked
 from celery.worker import state as worker_state
 
+from celery_redlock.execution import kills
 from celery_redlock.messages.reservation import Reservation
 from celery_redlock.pools import pool_process
 from tests.support.fakes.forged import HOLDER, WAITING, NewTask, deliver
@@ -106,6 +108,46 @@ def test_a_revoked_message_ends_its_wait(
     [told] = revoked_signals
     assert (told["sender"], told["request"].id) == (task, "task-1")
     assert (told["terminated"], told["signum"], told["expired"]) == (False, None, False)
+
+
+STAMPED = {"stamped_headers": ["shop"], "stamps": {"shop": ["books"]}}
+
+
+@pytest.fixture
+def revoked_stamp(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages of two shops were revoked after their worker had passed them on."""
+    monkeypatch.setitem(worker_state.revoked_stamps, "shop", ["shoes", "books"])
+
+
+@pytest.mark.usefixtures("revoked_stamp")
+@pytest.mark.parametrize("value", [["toys", "books"], "books"])
+def test_a_message_revoked_by_a_stamp_ends_its_wait(task: Any, value: object) -> None:
+    deliver(task, **{**STAMPED, "stamps": {"shop": value}})
+    assert isinstance(task.AsyncResult("task-1").result, TaskRevokedError)
+    assert task.runs == []
+
+
+@pytest.mark.usefixtures("revoked_stamp")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"stamps": {"shop": ["toys"]}}, {"stamps": {"town": ["books"]}}, {"stamps": {"shop": None}},
+        {"stamps": ["books"]}, {"stamped_headers": 5}, {"stamped_headers": None},
+    ],
+)  # fmt: skip
+def test_a_message_with_another_stamp_waits(task: Any, node: OneNode, changed: Any) -> None:
+    node.held["t"] = HOLDER, node.clock.now() + 3
+    deliver(task, **{**STAMPED, **changed})
+    assert len(task.runs) == 1
+
+
+@pytest.mark.usefixtures("revoked_stamp")
+def test_the_main_process_knows_who_is_revoked_by_a_stamp(monkeypatch: pytest.MonkeyPatch) -> None:
+    received = SimpleNamespace(request_dict=STAMPED)
+    monkeypatch.setitem(worker_state.requests, "task-1", received)
+    assert kills.is_received_and_revoked("task-1")
+    assert not kills.is_received_and_revoked("task-2")
+    assert not kills.is_received_and_revoked(None)
 
 
 @pytest.mark.usefixtures("revoked")

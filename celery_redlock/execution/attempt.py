@@ -13,6 +13,7 @@ from celery.exceptions import TaskRevokedError
 
 from celery_redlock import signals
 from celery_redlock.config.options import OnConflict
+from celery_redlock.messages.headers import seconds_until
 from celery_redlock.pools.pool_process import announce_wait, announcer, is_shutting_down
 from celery_redlock.redlock import Lease
 from celery_redlock.redlock.errors import LockHeld, RedlockError
@@ -180,9 +181,14 @@ def _ttl(message: Message) -> float:
 
 
 def _longest_wait(message: Message) -> float:
+    """Return how long a message may wait for its lock: not past its expiry, in seconds."""
     options = message.options
     if options.on_conflict is OnConflict.WAIT:
-        return math.inf if options.wait is None else options.wait
-    # Without a queue to go back to, it waits.
-    goes_back = options.on_conflict in (OnConflict.RESCHEDULE, OnConflict.COALESCE)
-    return options.ttl if goes_back and not message.delivery.can_be_requeued else 0.0
+        longest = math.inf if options.wait is None else options.wait
+    elif options.on_conflict in (OnConflict.RESCHEDULE, OnConflict.COALESCE):
+        # Without a queue to go back to, it waits.
+        longest = 0.0 if message.delivery.can_be_requeued else options.ttl
+    else:
+        return 0.0
+    left = seconds_until(message.request.expires)
+    return longest if left is None else max(0.0, min(longest, left))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,7 @@ from celery.exceptions import TaskRevokedError
 from celery.signals import task_revoked
 from celery.worker import state as worker_state
 
+from celery_redlock import DuplicateTask
 from celery_redlock.execution import kills
 from celery_redlock.messages.reservation import Reservation
 from celery_redlock.pools import pool_process
@@ -70,6 +72,25 @@ def test_an_eager_duplicate_is_skipped_though_a_shutdown_began(
     assert task.apply().state == "REVOKED"
     assert published == []
     assert [conflict["outcome"] for conflict in conflicts] == ["skip"]
+
+
+@pytest.mark.parametrize("lock_wait", [5, None])
+def test_a_message_waits_no_longer_than_until_it_expires(
+    new_task: NewTask, node: OneNode, lock_wait: float | None
+) -> None:
+    task = new_task(lock_on_conflict="wait", lock_wait=lock_wait)
+    began = node.clock.now()
+    node.held["t"] = HOLDER, began + 3
+    deliver(task, expires=datetime.now(timezone.utc) + timedelta(seconds=2))
+    assert isinstance(task.AsyncResult("task-1").result, DuplicateTask)
+    assert task.runs == []
+    assert began + 1 < node.clock.now() <= began + 2
+
+
+def test_a_message_runs_if_the_lock_is_free_before_it_expires(task: Any, node: OneNode) -> None:
+    node.held["t"] = HOLDER, node.clock.now() + 3
+    deliver(task, expires=(datetime.now(timezone.utc) + timedelta(seconds=60)).isoformat())
+    assert len(task.runs) == 1
 
 
 @pytest.fixture

@@ -154,8 +154,8 @@ def begin_at(entry: Any, moment: Moment, latest: Moment) -> None:
 
     Args:
         entry: The entry.
-        moment: When it begins.
-        latest: The latest moment that a right clock could have shown by now.
+        moment: When it begins, with a time zone.
+        latest: The latest moment that a right clock could have shown by now, likewise.
     """
     last_run = aware(entry.last_run_at) if entry.last_run_at else None
     if last_run is None or is_clocked(entry) or moment <= last_run <= latest:
@@ -163,6 +163,11 @@ def begin_at(entry: Any, moment: Moment, latest: Moment) -> None:
     its_slots = slots_between(entry.schedule, last_run, moment, beginning_of(entry))
     if last_run < moment and not any(its_slots):
         return
+    if not entry.last_run_at.tzinfo:
+        # With USE_TZ = False a row takes no other; see `aware`.
+        moment, latest = (
+            one.astimezone(dt.timezone.utc).replace(tzinfo=None) for one in (moment, latest)
+        )
     entry.last_run_at = moment
     model: Any = getattr(entry, "model", None)
     rows = getattr(type(model), "objects", None)
@@ -183,7 +188,7 @@ def keep_later_run(entry: Any) -> None:
     if model is None or rows is None or not model.last_run_at:
         return
     stored = rows.filter(pk=model.pk).values_list("last_run_at", flat=True).first()
-    if stored and stored > model.last_run_at:
+    if stored and aware(stored) > aware(model.last_run_at):
         model.last_run_at = stored
 
 

@@ -113,6 +113,48 @@ def test_an_entry_begins_at_a_moment_unless_it_ran_since(
     assert one.last_run_at == at(begun)
 
 
+class StoredRow:
+    """A row of django-celery-beat with USE_TZ = False, which takes no time with a zone."""
+
+    objects: Any = None
+
+    def __init__(self, last_run_at: Moment) -> None:
+        self.pk = 7
+        self.last_run_at = self.stored = last_run_at
+        type(self).objects = self
+
+    def filter(self, pk: int) -> StoredRow:
+        assert pk == self.pk
+        return self
+
+    def exclude(self, last_run_at__range: tuple[Moment, Moment]) -> StoredRow:
+        assert not any(one.tzinfo for one in last_run_at__range)
+        return self
+
+    def update(self, last_run_at: Moment) -> None:
+        assert not last_run_at.tzinfo
+        self.stored = last_run_at
+
+
+@pytest.mark.parametrize("hours", [0, -5])
+def test_a_row_without_time_zones_begins_without_one(hours: int) -> None:
+    here = dt.timezone(dt.timedelta(hours=hours))
+    one = entry(5.0)
+    one.last_run_at = one.last_run_at.replace(tzinfo=None)
+    one.model = StoredRow(one.last_run_at)
+    moments: Any = [EPOCH.astimezone(here) + dt.timedelta(seconds=s) for s in (10, 12)]
+    begin_at(one, *moments)
+    begun = dt.datetime(1970, 1, 1, 0, 0, 10)  # noqa: DTZ001  # in UTC, as Celery takes it
+    assert [one.last_run_at, one.model.last_run_at, one.model.stored] == [begun] * 3
+
+
+def test_a_later_last_run_of_a_row_without_time_zones_is_kept() -> None:
+    later: Any = at(9.0)
+    model = Model(at(5.0), later.replace(tzinfo=None))
+    keep_later_run(SimpleNamespace(model=model))
+    assert model.last_run_at == later.replace(tzinfo=None)
+
+
 def test_entries_new_before_the_first_right_look_begin_at_it() -> None:
     in_force = InForce(1.0)
     old, ahead, behind = entry(5.0), entry(500.0), entry(0.0)

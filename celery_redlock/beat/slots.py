@@ -7,9 +7,11 @@ length since the epoch, not since beat started; a crontab's are the minutes it n
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
+import celery
 from celery.schedules import BaseSchedule, crontab, schedule, solar
 
 from celery_redlock.redlock.errors import ConfigurationError
@@ -24,6 +26,8 @@ _FAR = 41 * 366 * _DAY
 """A crontab's longest pause: 29 February on a Sunday, around the year 2100."""
 _FAR_SOLAR = 366 * _DAY
 _HOURS_OF_A_DAY = 24
+_FIRST_WITH_ONE_ZONE = (5, 7)
+"""Version of Celery since which `nowfun` has no influence on a crontab's time zone."""
 _LONGEST_SHIFT = 3 * _HOUR
 """No clock change is larger."""
 
@@ -208,30 +212,43 @@ def _crontab_slots(due: crontab, after: Moment, until: Moment, _: Moment) -> Ite
     Celery's own arithmetic is not used: around a clock change its answer depends on where it
     starts, and in the hour that comes twice it is always due.
     """
+    zone = _zone_of(due, celery.VERSION)
+    is_named = functools.partial(_is_named, due, zone)
     minute = after.replace(second=0, microsecond=0) + _MINUTE
     while minute <= until:
         next_hour = minute.replace(minute=0) + _HOUR
         if not any(_names_day(due, minute + shift) for shift in (-_DAY, 0 * _DAY, _DAY)):
             minute = _start_of_day(minute) + _DAY
-        elif not _may_name_hour(due, minute):
+        elif not _may_name_hour(due, minute.astimezone(zone)):
             minute = next_hour
         else:
             while minute <= until and minute < next_hour:
-                if _is_named(due, minute):
+                if is_named(minute):
                     yield minute
                 minute += _MINUTE
 
 
-def _is_named(due: Any, minute: Moment) -> bool:
+def _zone_of(due: Any, version: tuple[Any, ...]) -> dt.tzinfo:
+    """Return the time zone of a crontab's minutes, in that version of Celery.
+
+    Before Celery 5.7 it is that of `nowfun`, by which an entry has a zone of its own.
+    """
+    zone: dt.tzinfo = due.tz
+    if due.nowfun and version < _FIRST_WITH_ONE_ZONE:
+        return due.nowfun().tzinfo or zone
+    return zone
+
+
+def _is_named(due: Any, zone: dt.tzinfo, minute: Moment) -> bool:
     """Return whether a minute, in UTC, is a slot.
 
     A minute that a clock change leaves out is due as long after the change as it would have been.
     A minute that comes twice is due the first time, or both times if every hour is named.
     """
-    local = minute.astimezone(due.tz)
-    offset, before = _offset(local), _offset((minute - _LONGEST_SHIFT).astimezone(due.tz))
+    local = minute.astimezone(zone)
+    offset, before = _offset(local), _offset((minute - _LONGEST_SHIFT).astimezone(zone))
     shift = offset - before
-    if shift and _offset((minute - abs(shift)).astimezone(due.tz)) == before:
+    if shift and _offset((minute - abs(shift)).astimezone(zone)) == before:
         if shift < 0 * _HOUR:
             return len(due.hour) == _HOURS_OF_A_DAY and _names_minute(due, local)
         return _names_minute(due, local) or _names_minute(due, minute + before)
@@ -250,9 +267,8 @@ def _names_day(due: Any, local: Moment) -> bool:
     )
 
 
-def _may_name_hour(due: Any, minute: Moment) -> bool:
-    hour = minute.astimezone(due.tz).hour
-    return any((hour + near) % _HOURS_OF_A_DAY in due.hour for near in range(-3, 3))
+def _may_name_hour(due: Any, local: Moment) -> bool:
+    return any((local.hour + near) % _HOURS_OF_A_DAY in due.hour for near in range(-3, 3))
 
 
 def _offset(local: Moment) -> dt.timedelta:

@@ -8,6 +8,7 @@ from itertools import islice, pairwise
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import celery
 import pytest
 from celery import Celery
 from celery.schedules import BaseSchedule, crontab, schedule, solar
@@ -194,6 +195,30 @@ def test_where_no_clock_changes_celery_says_the_same(line: str, after: Moment) -
     due = cron(line)
     due.nowfun = lambda: after
     assert next_slot(due, after) == after + due.remaining_estimate(after)
+
+
+@pytest.mark.parametrize(
+    ("version", "nowfun_in", "slot"),
+    [
+        ((5, 6, 3, "", ""), "America/New_York", "2026-07-01 13:00"),
+        ((5, 7, 0, "", ""), "America/New_York", "2026-07-01 09:00"),
+        ((5, 6, 3, "", ""), None, "2026-07-01 09:00"),
+    ],
+)
+def test_nowfun_has_the_influence_on_the_zone_that_it_has_in_celery(
+    version: tuple[Any, ...], nowfun_in: str | None, slot: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(celery, "VERSION", version)
+    zone = ZoneInfo(nowfun_in) if nowfun_in else None
+    due = at(crontab(hour="9", minute="0", nowfun=lambda: Moment.now(zone)))
+    assert next_slot(due, utc("2026-07-01 08:00")) == utc(slot)
+
+
+def test_a_crontab_of_a_zone_of_its_own_is_due_when_celery_says_so() -> None:
+    after, zone = utc("2026-07-01 08:00"), ZoneInfo("America/New_York")
+    due = at(crontab(hour="9", minute="0", nowfun=lambda: after.astimezone(zone)))
+    # Celery's estimate starts from the last run, which is a moment of `nowfun`.
+    assert next_slot(due, after) == after + due.remaining_estimate(due.now())
 
 
 # --- clock changes --------------------------------------------------------------------------------

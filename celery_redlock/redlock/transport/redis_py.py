@@ -12,10 +12,10 @@ import encodings.idna  # noqa: F401
 import os
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from inspect import signature
 from typing import Any, cast
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 from weakref import WeakSet
 
 from redis.backoff import NoBackoff
@@ -33,6 +33,15 @@ ERRORS = (RedisError, OSError, ValueError, TypeError)
 _HAS_DRIVER_INFO = "driver_info" in signature(AbstractConnection.__init__).parameters
 _NAMELESS = dict.fromkeys(["driver_info"] if _HAS_DRIVER_INFO else ["lib_name", "lib_version"])
 _DATABASE = re.compile(r"/*[0-9]*/*")
+_OF_ADDRESS = frozenset({"host", "port", "path"})
+_NOT_TEXT = frozenset(
+    {
+        "command_packer", "connection_class", "credential_provider", "event_dispatcher",
+        "maint_notifications_config", "parser_class", "redis_connect_func", "retry",
+        "retry_on_error", "socket_keepalive_options", "socket_type",
+    }
+)  # fmt: skip
+"""Options of redis-py that take an object."""
 _REPEATS = ", with args beginning with"
 _connections: WeakSet[AbstractConnection] = WeakSet()
 """Connections of this process, whoever has them: also those that a thread is making."""
@@ -113,6 +122,7 @@ def _connection_options(
             f"node {name}: the path of its URL is not the number of a database; "
             "write redis://host:6379/0"
         )
+    _refuse_options(parse_qs(urlsplit(url).query), name)
     try:
         options = dict(parse_url(scheme.replace("valkey", "redis") + separator + rest))
     except ValueError as error:
@@ -137,3 +147,16 @@ def _connection_options(
             f"node {name}: an option of its URL can't be used: {error}"
         ) from error
     return connection_class, options
+
+
+def _refuse_options(given: Iterable[str], name: str) -> None:
+    for option in sorted(_OF_ADDRESS.intersection(given)):
+        # All that names the node goes by its address, which would be another one.
+        raise ConfigurationError(
+            f"node {name}: its {option} is an option of its URL, where it is not read; "
+            "write redis://host:6379/0 or unix:///path"
+        )
+    for option in sorted(_NOT_TEXT.intersection(given)):
+        raise ConfigurationError(
+            f"node {name}: {option} takes an object and can't be an option of its URL; remove it"
+        )

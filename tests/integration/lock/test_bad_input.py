@@ -47,7 +47,8 @@ THREE = ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"]
         (["redis://host?socket_timeout=soon"], "node host:6379: "),
         (["redis://host?socket_timeout=-1"], "node host:6379: "),
         (["redis://host?protocol=9"], "node host:6379: an option of its URL can't be used"),
-        (["redis://host?retry=3"], "node host:6379: an option of its URL can't be used"),
+        (["redis://host?retry=3"], "node host:6379: retry takes an object and can't be an option"),
+        (["redis://host?port=7001"], "node host:6379: its port is an option of its URL"),
         (["rediss://host?ssl_cert_reqs=maybe"], "node host:6379: an option of its URL"),
     ],
 )

@@ -92,6 +92,23 @@ def test_an_option_that_is_not_valid_is_refused_at_once(url: str) -> None:
         connector(url)
 
 
+@pytest.mark.parametrize(
+    "url", ["redis://host?port=7001", "redis://?host=host", "unix:///run/redis?path=/other"]
+)
+def test_an_address_among_the_options_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^node the-node: its \w+ is an option"):
+        connector(url)
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["connection_class", "credential_provider", "retry", "retry_on_error", "socket_type"],
+)
+def test_an_option_that_takes_an_object_is_refused(option: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^node the-node: {option} takes an object"):
+        connector(f"redis://host?{option}=x")
+
+
 def test_a_refused_url_does_not_show_its_password() -> None:
     with pytest.raises(ConfigurationError) as caught:
         connector("redis://:secret@host?socket_timeout=soon")

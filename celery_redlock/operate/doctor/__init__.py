@@ -37,4 +37,6 @@ def diagnose(target: Target, fleet: tuple[int, int] | None = None) -> list[Findi
         found += rights_findings(target, nodes)
         if target.app is not None:
             found += app_findings(target, nodes, statuses)
+    # The judgement and the rights may find the same reason why a node is down.
+    found = [*dict.fromkeys(found)]
     return sorted(found, key=lambda finding: (finding.severity.rank, finding.trap.code))

@@ -38,13 +38,20 @@ def rights_findings(target: Target, nodes: NodeSet) -> Iterator[Finding]:
     for url, connection in zip(target.urls, nodes.connections, strict=True):
         if connection.error is None:
             yield from _narrow(connection, commands)
-            if not is_local(url):
-                yield from _wide(connection)
-            # Of one node the restart guard is off by default: that is a trap of its own.
-            if not target.guard and len(target.urls) > 1:
-                yield from _forgets(connection)
-            # This comes last: who may subscribe, but not unsubscribe, can ask nothing else then.
-            yield from _wakeups(connection, keys[0], has_pushes="protocol=3" in url)
+        if connection.error is None:  # still
+            yield from _others(target, url, connection, channel=keys[0])
+
+
+def _others(
+    target: Target, url: str, connection: DirectConnection, channel: str
+) -> Iterator[Finding]:
+    if not is_local(url):
+        yield from _wide(connection)
+    # Of one node the restart guard is off by default: that is a trap of its own.
+    if not target.guard and len(target.urls) > 1:
+        yield from _forgets(connection)
+    # This comes last: who may subscribe, but not unsubscribe, can ask nothing else then.
+    yield from _wakeups(connection, channel, has_pushes="protocol=3" in url)
 
 
 def _commands(keys: tuple[str, str]) -> list[Command]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from celery_redlock.operate import doctor
 from celery_redlock.operate.doctor import diagnose
 from celery_redlock.operate.doctor.rights import rights_findings
 from celery_redlock.operate.node_set import NodeSet
@@ -79,10 +80,15 @@ def test_a_node_that_is_down_is_not_tried(three: Operated) -> None:
     assert found(three) == []
 
 
-def test_a_node_that_goes_down_meanwhile_is_a_warning(three: Operated) -> None:
+@pytest.mark.parametrize("restart_guard", [None, False])
+def test_a_node_that_goes_down_meanwhile_is_a_warning(
+    three: Operated, restart_guard: bool | None
+) -> None:
     with NodeSet(three.urls, 1.0) as connections:
         three[0].is_up = False
-        [one] = rights_findings(three.target(), connections)
+        target = three.target(restart_guard=restart_guard)
+        [one, *others] = rights_findings(target, connections)
+    assert A not in {each.where for each in others}
     assert (one.trap.code, one.severity.value, one.where) == ("RL102", "warning", A)
 
 
@@ -150,6 +156,13 @@ def test_persistence_is_unknown_where_config_is_forbidden(three: Operated) -> No
     [(code, severity, where, what)] = found(three, restart_guard=False)
     assert (code, severity, where) == ("RL112", "unknown", A)
     assert "CONFIG, which tells appendfsync, is forbidden" in what
+
+
+def test_what_is_found_twice_is_told_once(three: Operated, monkeypatch: pytest.MonkeyPatch) -> None:
+    three[0].info["maxmemory_policy"] = "allkeys-lru"
+    [once] = diagnose(three.target())
+    monkeypatch.setattr(doctor, "rights_findings", lambda *_: [once])
+    assert diagnose(three.target()) == [once]
 
 
 def test_the_diagnosis_begins_with_the_worst(three: Operated) -> None:

@@ -13,9 +13,10 @@ from celery_redlock.redlock.defaults import (
 )
 
 from . import WITHOUT_APP
+from .parameters import TEXT, Seconds
 from .target import RedlockGroup
 
-_SECONDS = click.FloatRange(min=0, min_open=True)
+_SECONDS = Seconds(min=0, min_open=True)
 
 
 @click.group(name="celery-redlock", cls=RedlockGroup)
@@ -28,7 +29,9 @@ _SECONDS = click.FloatRange(min=0, min_open=True)
     help="URL of a node; once for each. Or in the variable REDLOCK_NODES, with spaces between "
     "them: other users of a machine see the passwords in a command line.",
 )
-@click.option("--key-prefix", default=KEY_PREFIX, show_default=True, help="redlock_key_prefix.")
+@click.option(
+    "--key-prefix", type=TEXT, default=KEY_PREFIX, show_default=True, help="redlock_key_prefix."
+)
 @click.option(
     "--node-timeout",
     type=_SECONDS,

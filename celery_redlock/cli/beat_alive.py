@@ -7,11 +7,13 @@ from typing import Any
 import click
 from celery.bin.base import CeleryCommand
 
+from .parameters import Seconds
+
 
 @click.command(name="beat-alive", cls=CeleryCommand)
 @click.option(
     "--max-age",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Seconds(min=0, min_open=True),
     default=60.0,
     show_default=True,
     help="Oldest tick that counts as alive, in seconds; beat ticks every 10 s at least.",

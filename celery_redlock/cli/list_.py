@@ -11,6 +11,7 @@ import click
 
 from celery_redlock.units import count
 
+from .parameters import TEXT
 from .target import as_json, target_of
 from .text import json_text, padded, visible, widths_of
 
@@ -29,7 +30,9 @@ _SORTED = 1000
 
 
 @click.command(name="list")
-@click.option("--match", default="*", show_default=True, help="Pattern of keys, as SCAN has it.")
+@click.option(
+    "--match", type=TEXT, default="*", show_default=True, help="Pattern of keys, as SCAN has it."
+)
 @click.option("--task", help="Name of the task.")
 @click.option(
     "--kind", "kinds", multiple=True, type=click.Choice(_KINDS),

@@ -9,6 +9,7 @@ import click
 
 from celery_redlock.units import count, seconds
 
+from .parameters import TEXT, Seconds
 from .show import key_in, lock_text
 from .target import as_json, target_of
 from .text import document, visible
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("key", required=False)
-@click.option("--done", "label", help="Delete this done mark of the key, as `show` lists it.")
+@click.argument("key", type=TEXT, required=False)
+@click.option(
+    "--done", "label", type=TEXT, help="Delete this done mark of the key, as `show` lists it."
+)
 @click.option("--expect", "expected", help="Release only the holder with this id.")
 @click.option(
     "--orphaned",
@@ -32,13 +35,14 @@ if TYPE_CHECKING:
 @click.option(
     "--queue",
     "queues",
+    type=TEXT,
     multiple=True,
     help="With --orphaned: a queue to look at that the app does not declare, and no worker "
     "consumes; may be repeated.",
 )
 @click.option(
     "--grace",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     default=10.0,
     show_default=True,
     help="How long a message must be missing, in seconds.",

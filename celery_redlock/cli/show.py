@@ -10,6 +10,7 @@ import click
 
 from celery_redlock.units import count, seconds
 
+from .parameters import TEXT
 from .target import as_json, target_of
 from .text import columns, document, visible
 
@@ -39,7 +40,7 @@ def json_of(kind: type[Any]) -> Callable[[click.Context, click.Parameter, str], 
 
 
 @click.command()
-@click.argument("key", required=False)
+@click.argument("key", type=TEXT, required=False)
 @click.option("--task", help="Name of a task, instead of a key; with an app only.")
 @click.option("--args", callback=json_of(list), default="[]", help="Its arguments, as a JSON list.")
 @click.option("--kwargs", callback=json_of(dict), default="{}", help="The same by name, as JSON.")

@@ -14,6 +14,7 @@ from celery_redlock.units import seconds
 
 from .list_ import HEADER as LOCK_HEADER
 from .list_ import row_of
+from .parameters import Seconds
 from .status import HEADER as NODE_HEADER
 from .status import node_row
 from .target import as_json, target_of
@@ -35,7 +36,7 @@ _MOST_MISSED = 3
 @click.command()
 @click.option(
     "--interval",
-    type=click.FloatRange(min=0.1),
+    type=Seconds(min=0.1),
     default=2.0,
     show_default=True,
     help="Time between two updates, in seconds.",

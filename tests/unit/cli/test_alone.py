@@ -21,7 +21,7 @@ def test_without_a_node_it_is_a_usage_error() -> None:
     assert "--node" in result.output
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "soon"])
+@pytest.mark.parametrize("value", ["0", "-1", "soon", "nan", "inf", "1e9"])
 @pytest.mark.parametrize("option", ["--node-timeout", "--max-ttl"])
 def test_a_time_is_above_zero(option: str, value: str) -> None:
     result = CliRunner().invoke(main, ["--node", "redis://a", option, value, "status"])

@@ -1,0 +1,46 @@
+"""Types of the commands' parameters: what a command can't use is an error of its usage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+
+class Seconds(click.FloatRange):
+    """Number of seconds that a process can wait; infinity and NaN are refused."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number.
+
+        Raises:
+            BadParameter: It is not in the range.
+        """
+        from celery_redlock.redlock.validation import LONGEST_S
+
+        number: float = super().convert(value, param, ctx)
+        if not number <= LONGEST_S:  # NaN is not, either
+            self.fail(f"{number} is more than {LONGEST_S:.0f} (ten years).", param, ctx)
+        return number
+
+
+class Text(click.types.StringParamType):
+    """Text as the nodes have it, in UTF-8: not the bytes of a terminal with another encoding."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text.
+
+        Raises:
+            BadParameter: It can't be encoded.
+        """
+        text = str(super().convert(value, param, ctx))
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.fail(f"{text!r} can't be encoded as UTF-8.", param, ctx)
+        return text
+
+
+TEXT = Text()

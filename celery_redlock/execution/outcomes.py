@@ -231,23 +231,29 @@ def reschedule(
         message.must_release = not task.acks_late
         raise
     message.must_release = False
-    if _is_aborted(task, request):
+    if is_aborted(task, request, states.RETRY):
         # RETRY would replace the state by which the body learns it.
         raise Ignore from reason
     raise Retry(exc=reason, when=countdown) from reason
 
 
-def _is_aborted(task: Task[Any, Any], request: Context) -> bool:
-    """Return whether the task is one of `celery.contrib.abortable`, and aborted."""
+def is_aborted(task: Task[Any, Any], request: Context, state: str) -> bool:
+    """Return whether the task is one of `celery.contrib.abortable`, and aborted.
+
+    Args:
+        task: Task of the execution.
+        request: Request of the execution.
+        state: State that is stored unless the task is aborted.
+    """
     if not isinstance(task, AbortableTask):
         return False
     try:
         return bool(task.is_aborted(task_id=str(request.id)))
     except Exception:
-        # A result backend may raise anything, and the message is published.
+        # A result backend may raise anything, and that ends no execution.
         logger.warning(
-            "abortion unknown, state becomes RETRY task=%s task_id=%s",
-            task.name, shown(request.id), exc_info=True,
+            "abortion unknown, state replaced task=%s task_id=%s state=%s",
+            task.name, shown(request.id), state, exc_info=True,
         )  # fmt: skip
         return False
 

@@ -266,9 +266,14 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
 
         For `track_started`, Celery would store that the task has started before it has its lock,
         and if it is a copy of a message, over the failure in which the first copy has ended.
+
+        Nor does it replace ABORTED. A task may have been aborted while it waited for its lock, for
+        which Celery's own has started, and the body learns it from the state.
         """
-        if self._stores_start and not (
-            request.is_eager or outcomes.is_result_ignored(self, request)
+        if (
+            self._stores_start
+            and not (request.is_eager or outcomes.is_result_ignored(self, request))
+            and not outcomes.is_aborted(self, request, states.STARTED)
         ):
             meta = {"pid": os.getpid(), "hostname": request.hostname}
             self.backend.store_result(str(request.id), meta, states.STARTED, request=request)

@@ -101,7 +101,7 @@ def test_a_requeued_message_retries_if_abortion_is_unknown(
     deliver(task)
     assert task.AsyncResult("task-1").state == "RETRY"
     assert len(published) == 1
-    line = "abortion unknown, state becomes RETRY task=t task_id=task-1"
+    line = "abortion unknown, state replaced task=t task_id=task-1 state=RETRY"
     assert ("WARNING", line) in log()
     [record] = [record for record in caplog.records if record.getMessage() == line]
     assert record.exc_info

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from celery import Celery, Task
+from celery.contrib.abortable import AbortableTask
+from celery.local import maybe_evaluate
 from celery.signals import task_prerun
 
 from celery_redlock import ConfigurationError, SingletonTask, current_lease, singleton_task
@@ -301,6 +303,23 @@ def test_started_is_not_stored_unless_it_is_wanted(app: Celery, option: str) -> 
 
     deliver(body)
     assert seen == ["PENDING"]
+
+
+def test_started_does_not_replace_aborted(app: Celery) -> None:
+    """Of a task that was aborted while it waited for its lock."""
+    seen: list[Any] = []
+
+    class Abortable(SingletonTask, AbortableTask):  # type: ignore[type-arg]
+        abstract = True
+
+    @app.task(base=Abortable, bind=True, name="t", lock_key=[], track_started=True)
+    def body(self: Any) -> None:
+        seen.append((self.AsyncResult(self.request.id).state, self.is_aborted()))
+
+    deliver(body)
+    maybe_evaluate(body).AsyncResult("task-2").abort()
+    deliver(body, id="task-2")
+    assert seen == [("STARTED", False), ("ABORTED", True)]
 
 
 def test_a_copy_of_a_running_message_does_not_store_started(

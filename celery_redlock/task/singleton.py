@@ -22,12 +22,7 @@ from celery_redlock.keys import TOKEN_PARAMETER
 from celery_redlock.messages import reservation
 from celery_redlock.messages.broker import how_to_publish, publish_confirmed
 from celery_redlock.messages.delivery import Delivery
-from celery_redlock.messages.headers import (
-    PUBLICATION_HEADER,
-    headers_to_publish,
-    message_headers,
-    publication_of,
-)
+from celery_redlock.messages.headers import headers_to_publish, message_headers
 from celery_redlock.messages.requeue import ending_of_failed_retry, route_back
 from celery_redlock.redlock import Lease
 from celery_redlock.worker import signal_handlers, steps
@@ -181,20 +176,6 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
             if ending is rejected:
                 raise
             raise ending from rejected
-
-    def on_replace(self, sig: Any) -> Any:
-        """Publish the replacement of this task, as `celery.Task.on_replace` does.
-
-        Another step of a replacing chain publishes the one with this task's id, and can't tell the
-        publication that it belongs to.
-        """
-        nonce = publication_of(self.request)
-        for step in sig.tasks if nonce and sig.get("subtask_type") == "chain" else ():
-            options = step.get("options") or {}
-            is_last = options.get("task_id") == self.request.id
-            if is_last and isinstance(self.app.tasks.get(step.get("task")), SingletonTask):
-                options["headers"] = {**(options.get("headers") or {}), PUBLICATION_HEADER: nonce}
-        return super().on_replace(sig)
 
     def apply(self, *args: Any, **kwargs: Any) -> EagerResult[R]:
         """Run the task in this process, as `celery.Task.apply` does, under its lock."""

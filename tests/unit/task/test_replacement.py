@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from celery import Celery, chain, group
+from celery import Celery
 from celery.local import maybe_evaluate
 from celery.result import AsyncResult
 
@@ -35,41 +35,3 @@ def test_a_replacement_runs_in_either_protocol(
     worker.work()
     assert result.result == "done"
     assert node.held.keys() == set() or lifetime.is_throttle
-
-
-@pytest.mark.parametrize("countdown", [None, 1])
-def test_a_replacing_chain_runs_for_each_message_of_an_id(
-    app: Celery, countdown: int | None
-) -> None:
-    runs: list[tuple[int, Any]] = []
-
-    @app.task(bind=True, base=SingletonTask, lock_key=[], acks_late=True)
-    def body(self: Any, step: int = 0) -> None:
-        runs.append((step, self.request.get("redlock_publication")))
-        if not step:
-            raise self.replace(chain(self.si(1), self.si(2).set(countdown=countdown)))
-
-    worker = OneWorker(app)
-    for _ in range(2):
-        maybe_evaluate(body).apply_async(task_id="task-1")
-        worker.work()
-    assert [step for step, _ in runs] == [0, 1, 2] * 2
-    assert runs[2][1] == runs[0][1] != runs[5][1] == runs[3][1]
-
-
-def test_a_task_replaces_itself_with_other_canvases(app: Celery) -> None:
-    runs: list[int] = []
-
-    @app.task(bind=True, base=SingletonTask, lock_key=[], acks_late=True)
-    def body(self: Any, step: int = 0) -> None:
-        runs.append(step)
-        match step:
-            case 0:
-                raise self.replace(group(self.si(1), self.si(2)))
-            case 1:
-                raise self.replace(chain(self.si(3), group(self.si(4))))
-
-    worker = OneWorker(app)
-    maybe_evaluate(body).delay()
-    worker.work()
-    assert {0, 1, 2, 3, 4} == set(runs)

@@ -63,7 +63,7 @@ def _clocked_rows_ran_when_they_were_made(patch: pytest.MonkeyPatch) -> None:
 
 @_bug
 def _clocks_are_not_compared(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ClockCheck, "look", lambda _: Trust.RIGHT)
+    patch.setattr(ClockCheck, "check", lambda _: Trust.RIGHT)
 
 
 @_bug

@@ -16,7 +16,7 @@ from celery_redlock.redlock.protocol.replies import Failed, says_refused, says_r
 from celery_redlock.redlock.protocol.scripts import Argument
 
 from .connection import ErrorReply, NodeConnection, is_error, pack
-from .connection_set import ConnectionSet
+from .connection_set import GIVE_UP_S, ConnectionSet
 from .in_flight import NOT_ASKED, InFlightRound, Replies, Reply
 from .lingering import close_lingering
 from .node import Node
@@ -337,8 +337,9 @@ class Channel:
 
     def first_timeout(self, timeout: float) -> float:
         """Return how long to wait for a round that is repeated if connections are dead, seconds."""
-        is_doubtful = bool(self._connections.doubtful())
-        return max(self._node_timeout, timeout / 4) if is_doubtful else timeout
+        if not self._connections.doubtful():
+            return timeout
+        return max(self._node_timeout, min(timeout / 4, GIVE_UP_S))
 
     def connect_all(self) -> None:
         """Wait until every node has been tried."""

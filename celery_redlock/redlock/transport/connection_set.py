@@ -19,7 +19,7 @@ from .node import Node
 from .poller import Poller, new_poller
 
 logger = logging.getLogger(__name__)
-_GIVE_UP_S = 5.0
+GIVE_UP_S = 5.0
 """A connection that has owed for this long is replaced: not the node, the path may have died."""
 _HANGS_S = 0.5
 """Longest wait, if the node timeout is not longer, for a connection in the place of one that was
@@ -238,8 +238,8 @@ class ConnectionSet:
         for index, connection in enumerate(self.by_node):
             if not connection:
                 continue
-            if connection.sent > connection.received and now - connection.owed_since > _GIVE_UP_S:
-                connection.fail(f"it has not answered for {_GIVE_UP_S:.0f} s", blames_node=True)
+            if connection.sent > connection.received and now - connection.owed_since > GIVE_UP_S:
+                connection.fail(f"it has not answered for {GIVE_UP_S:.0f} s", blames_node=True)
             elif connection.run_id != self._nodes[index].run_id:
                 connection.fail("another server has its address now")
             elif connection.history != self._nodes[index].history:

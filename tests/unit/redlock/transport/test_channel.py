@@ -928,6 +928,7 @@ def test_a_first_round_after_idling_has_a_part_of_the_time(stage: Stage) -> None
     stage.channel.prepare()
     assert stage.channel.first_timeout(8.0) == 2.0
     assert stage.channel.first_timeout(0.1) == 0.05
+    assert stage.channel.first_timeout(600.0) == 5.0, "then the connection is given up"
     say_to_all(stage, b":1\r\n")
     assert stage.ask() == [1, 1, 1]
     assert stage.channel.first_timeout(8.0) == 8.0

@@ -127,6 +127,7 @@ def test_a_refused_attempt_leaves_nothing_behind(
     five: Servers, redlock: TaskLock, rival: TaskLock
 ) -> None:
     lease = redlock.acquire("k")
+    eventually(lambda: holders_on(five, "k") == [lease.owner] * 5)
     expire_on(five[3:], "k")
     with pytest.raises(LockHeld):
         rival.acquire("k")

@@ -53,10 +53,15 @@ def held(project: Project, task: Any, key: str) -> tuple[Any, str]:
     """Have a task run that holds its key until the gate is opened; return its result and owner."""
     result = task.delay(key, key)
     project.run_of(result.id)
-    owners = set(holders_on(project.nodes, f"{task.name}:{key}"))
-    [owner] = owners
+    return result, owner_of(project, f"{task.name}:{key}")
+
+
+def owner_of(project: Project, name: str) -> str:
+    """Return the owner that all nodes name, of which the last grant may still be under way."""
+    eventually(lambda: None not in holders_on(project.nodes, name))
+    [owner] = set(holders_on(project.nodes, name))
     assert owner is not None
-    return result, owner
+    return owner
 
 
 def until_idle(project: Project, running: int) -> None:
@@ -112,7 +117,7 @@ def test_a_reservation_is_not_freed_by_another_task_s_message(project: Project, 
     other = project.tasks.tasks[Lifetime.WHILE_EXECUTING, OnConflict.SKIP]
     task.apply_async((key,), countdown=600)
     name = f"{task.name}:{key}"
-    [owner] = set(holders_on(project.nodes, name))
+    owner = owner_of(project, name)
     forge(project, other.name, f"{key}-other", **{HEADER: [name, owner]}).get(timeout=PATIENCE)
     assert holders_on(project.nodes, name) == [owner] * 3
 
@@ -140,7 +145,7 @@ def test_a_throttle_is_not_passed_with_a_forged_reservation(project: Project, ke
     first = task.delay(key)
     assert first.get(timeout=PATIENCE) == first.id
     name = f"{task.name}:{key}"
-    [owner] = set(holders_on(project.nodes, name))
+    owner = owner_of(project, name)
     for claimed in (owner, NOBODY):
         forged = forge(project, task.name, key, **{HEADER: [name, claimed]})
         eventually(lambda forged=forged: forged.state == states.REVOKED)  # type: ignore[misc]

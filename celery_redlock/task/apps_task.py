@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from celery import Celery
 
+from celery_redlock.config.foreign_options import classes_in_use
 from celery_redlock.execution.running import executions
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class OnAppsTask(abc.ABCMeta):
         call = cls.__call__
         if getattr(call, _LOCKED, None) is not call:
             _lock_around_call(cls, call)
+        if others := classes_in_use(cls):
+            _republish_past(cls, others[-1])
         return cls
 
 
@@ -73,3 +76,22 @@ def _lock_around_call(cls: type[Any], call: Callable[..., Any]) -> None:
         return self._perform(request, args, kwargs, body)
 
     cls.__call__ = with_lock(locked)
+
+
+def _republish_past(cls: type[Any], other: Any) -> None:
+    """Let the message of a running execution be published again without another package's lock.
+
+    That message itself holds the lock, so that package would discard it as a duplicate. It would be
+    lost: a retry, and a task that waits for its lock or for a quorum.
+    """
+    publish = cls.apply_async
+
+    @wraps(publish)
+    def apply_async(self: Any, *args: Any, **options: Any) -> Any:
+        # Who publishes a message again gives its id by name, as Celery's signatures do.
+        task_id = options.get("task_id")
+        if task_id is not None and task_id == self.request.id:
+            return super(other, self).apply_async(*args, **options)
+        return publish(self, *args, **options)
+
+    cls.apply_async = apply_async

@@ -5,6 +5,7 @@ Without that, half a migration would lock every call of a task on a key of its o
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from itertools import takewhile
@@ -34,7 +35,7 @@ def _instead_of_once(value: object) -> str:
     lines = [
         'lock_lifetime="until_executing"' if once.get("unlock_before_run") else _UNTIL_EXECUTED
     ]
-    if "keys" in once:
+    if once.get("keys") is not None:
         lines.append(f"lock_key={_names(once['keys'])}")
     if not once.get("graceful"):
         lines.append('lock_on_conflict="raise"')
@@ -58,7 +59,14 @@ def _instead_of_heimdall(value: object) -> str:
     return ", ".join(lines)
 
 
+def _instead_of_unique_on(value: object) -> str:
+    # Without names, celery-singleton compares all arguments.
+    return f"{_UNTIL_EXECUTED}, lock_key={_names(value)}" if value else _UNTIL_EXECUTED
+
+
 def _names(value: object) -> str:
+    if isinstance(value, (set, frozenset)):
+        value = sorted(value, key=str)
     names = list(value) if isinstance(value, (list, tuple)) else [value]
     return repr(names).replace("'", '"')
 
@@ -67,16 +75,18 @@ _OPTIONS = {
     "once": _Foreign("celery-once", dict, _instead_of_once),
     "unique_on": _Foreign(
         "celery-singleton",
-        (str, list, tuple),
-        lambda value: f"{_UNTIL_EXECUTED}, lock_key={_names(value)}",
+        (str, list, tuple, set, frozenset),
+        _instead_of_unique_on,
     ),
     "raise_on_duplicate": _Foreign(
         "celery-singleton", bool, lambda value: 'lock_on_conflict="raise"' if value else ""
     ),
-    "lock_expiry": _Foreign("celery-singleton", (int, float), lambda _: ""),
+    # Not an attribute of the user's own: no other name may start with `lock_`.
+    "lock_expiry": _Foreign("celery-singleton", object, lambda _: ""),
     "heimdall": _Foreign("celery-heimdall", dict, _instead_of_heimdall),
 }
 FOREIGN_OPTIONS = frozenset(_OPTIONS)
+_ALWAYS_LOCKING = frozenset({"celery_once", "celery_singleton"})
 
 
 def foreign_option(name: str, value: object) -> str | None:
@@ -107,6 +117,24 @@ def classes_in_use(task: type) -> Sequence[type]:
     return [base for base in ahead if _package_of(base) in packages]
 
 
+def class_behind(task: type) -> str | None:
+    """Return what is wrong with a base that comes after `SingletonTask`; None: nothing.
+
+    Only of packages that lock each call of their class, without an option that would be refused.
+    """
+    in_use = classes_in_use(task)
+    for base in task.__mro__:
+        package = _package_of(base)
+        if package in _ALWAYS_LOCKING and base not in in_use:
+            name = base.__name__
+            return (
+                f"has {name} of {package.replace('_', '-')} as its base after SingletonTask, and a "
+                f"call that it discards would leave a reservation behind; remove {name}, or for "
+                f"both locks write class BothLocks({name}, SingletonTask)"
+            )
+    return None
+
+
 def options_in_use(task: type) -> frozenset[str]:
     """Return the options of the packages of `classes_in_use`."""
     packages = {_package_of(base) for base in classes_in_use(task)}
@@ -122,7 +150,8 @@ def _package_of(cls: type) -> str:
 def foreign_setting(name: str) -> str | None:
     """Return what is wrong with a setting of another package, and the remedy; None: it is not one.
 
-    While that package is loaded, the setting is in use: tasks are moved one after the other.
+    While that package is installed, the setting may be in use: tasks are moved one after the other,
+    and a process that imports only the moved ones has the same settings.
 
     Args:
         name: Name of the setting in lower case, without a namespace.
@@ -135,10 +164,14 @@ def foreign_setting(name: str) -> str | None:
         package, instead = "celery-heimdall", _SETTINGS.get(name, "")
     else:
         return None
-    if package.replace("-", "_") in sys.modules:
+    if _is_installed(package.replace("-", "_")):
         return None
     remedy = f"set {instead} instead" if instead else "remove it"
-    return f"is a setting of {package}, which is not loaded; {remedy}"
+    return f"is a setting of {package}, which is not installed; {remedy}"
+
+
+def _is_installed(module: str) -> bool:
+    return module in sys.modules or importlib.util.find_spec(module) is not None
 
 
 _SETTINGS = {

@@ -17,6 +17,7 @@ from celery_redlock.redlock.errors import ConfigurationError
 
 from .callers import refuse_unlocked
 from .declared_options import declared_options, lock_options
+from .foreign_options import class_behind
 from .options import LockOptions
 from .settings import settings_from
 
@@ -51,6 +52,8 @@ def task_lock_config(task: Any, app: Celery) -> TaskLockConfig:
     # Celery gives the name to the instance when the class has none; this is how it makes it.
     cls: type[Any] = task if isinstance(task, type) else type(task)
     name = task.name or app.gen_task_name(cls.__name__, cls.__module__)
+    if problem := class_behind(cls):
+        raise ConfigurationError(f"task {name!r} {problem}")
     options = lock_options(
         name, declared_options(task), settings.option_defaults, max_ttl=settings.max_ttl
     )

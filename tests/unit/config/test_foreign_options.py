@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
-from types import ModuleType
+from types import ModuleType, new_class
 from typing import Any, ClassVar
 
 import pytest
@@ -33,6 +34,10 @@ NODES = ["redis://a", "redis://b", "redis://c"]
         ),
         ("unique_on", ["a", "b"], f'{UNTIL_EXECUTED}, lock_key=["a", "b"]'),
         ("unique_on", "a", f'{UNTIL_EXECUTED}, lock_key=["a"]'),
+        ("once", {"graceful": True, "keys": None}, UNTIL_EXECUTED),
+        ("unique_on", [], UNTIL_EXECUTED),
+        ("unique_on", "", UNTIL_EXECUTED),
+        ("unique_on", {"b", "a"}, f'{UNTIL_EXECUTED}, lock_key=["a", "b"]'),
         ("raise_on_duplicate", True, 'lock_on_conflict="raise"'),
         ("heimdall", {"unique": True}, UNTIL_EXECUTED),
         (
@@ -66,7 +71,9 @@ def test_a_rate_limit_is_told_to_have_no_counterpart(unique: dict[str, object]) 
     assert problem.endswith("a lock limits no rate; keep HeimdallTask for that, on another task")
 
 
-@pytest.mark.parametrize(("name", "value"), [("raise_on_duplicate", False), ("lock_expiry", 60)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("raise_on_duplicate", False), ("lock_expiry", 60), ("lock_expiry", None)]
+)
 def test_what_has_no_counterpart_is_to_be_removed(name: str, value: object) -> None:
     problem = foreign_option(name, value)
     assert problem is not None
@@ -125,7 +132,12 @@ def test_a_call_that_has_one_is_refused() -> None:
         ({"singleton_lock_expiry": 60}, "singleton_lock_expiry .*remove it"),
     ],
 )
-def test_a_setting_that_was_left_over_is_refused(conf: dict[str, Any], said: str) -> None:
+def test_a_setting_that_was_left_over_is_refused(
+    conf: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("celery_once", "celery_singleton", "celery_heimdall"):
+        monkeypatch.delitem(sys.modules, package, raising=False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ConfigurationError, match=said):
         settings_from({"redlock_nodes": NODES, **conf})
 
@@ -134,6 +146,14 @@ def test_a_setting_of_a_package_in_use_stays(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "celery_singleton", ModuleType("celery_singleton"))
     conf = {"redlock_nodes": NODES, "singleton_backend_url": "redis://a"}
     assert settings_from(conf).nodes == tuple(NODES)
+
+
+def test_a_setting_of_a_package_that_is_not_loaded_yet_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", ModuleType)
+    monkeypatch.delitem(sys.modules, "celery_once", raising=False)
+    assert settings_from({"redlock_nodes": NODES, "ONCE": {}}).nodes == tuple(NODES)
 
 
 def test_a_name_of_another_package_outside_of_the_namespace_is_no_setting() -> None:
@@ -170,3 +190,19 @@ def test_with_the_classes_the_other_way_round_the_options_are_refused() -> None:
         abstract = True
 
     assert "once" in declared_options(Both)
+
+
+@pytest.mark.parametrize("package", ["celery_once", "celery_singleton"])
+def test_a_class_that_comes_after_ours_is_refused_with_the_right_order(package: str) -> None:
+    app = Celery("bank", set_as_current=False)
+    app.conf.redlock_nodes = NODES
+    other = type("Other", (Task,), {"abstract": True, "once": {}, "lock_expiry": None})
+    other.__module__ = f"{package}.tasks"
+    behind = new_class(
+        "Behind", (SingletonTask, other), exec_body=lambda body: body.update(abstract=True)
+    )
+
+    with pytest.raises(ConfigurationError, match=r"'sync' has Other .*BothLocks\(Other, Singlet"):
+
+        @app.task(base=behind, name="sync", shared=False, lazy=False)
+        def sync(a: int) -> None: ...

@@ -24,6 +24,7 @@ from celery.utils.imports import load_extension_class_names, symbol_by_name
 from kombu.exceptions import OperationalError
 
 from celery_redlock.config.app_lock import is_enabled, log_weak_locking, redlock_of
+from celery_redlock.config.foreign_options import is_foreign_duplicate
 from celery_redlock.config.identity import identity_of
 from celery_redlock.config.settings import beat_settings_from, settings_from
 from celery_redlock.messages.headers import placement_header
@@ -382,7 +383,12 @@ class ClaimsTicks(SharesRows, ShowsLiveness):
         finally:
             self._errors = None
         for error in errors:
-            raise error
+            if not is_foreign_duplicate(error):
+                raise error
+            # Tried again, the tick would run after the task that it is a duplicate of.
+            logger.info(
+                "tick is a duplicate for another package entry=%s error=%s", entry.name, error
+            )
 
     def _drop_connection(self) -> None:
         vars(self).pop("_producer", None)

@@ -86,6 +86,13 @@ _OPTIONS = {
     "heimdall": _Foreign("celery-heimdall", dict, _instead_of_heimdall),
 }
 FOREIGN_OPTIONS = frozenset(_OPTIONS)
+_DUPLICATES = frozenset(
+    {
+        ("celery_once", "AlreadyQueued"),
+        ("celery_singleton", "DuplicateTaskError"),
+        ("celery_heimdall", "AlreadyQueuedError"),
+    }
+)
 _ALWAYS_LOCKING = frozenset({"celery_once", "celery_singleton"})
 
 
@@ -145,6 +152,21 @@ def options_in_use(task: type) -> frozenset[str]:
 
 def _package_of(cls: type) -> str:
     return cls.__module__.partition(".")[0]
+
+
+def is_foreign_duplicate(error: BaseException) -> bool:
+    """Return whether another package has refused a call, since a duplicate of it is under way.
+
+    Args:
+        error: The package's error, or one that was raised while it was handled.
+    """
+    at: BaseException | None = error
+    while at is not None:
+        for cls in type(at).__mro__:
+            if (_package_of(cls), cls.__name__) in _DUPLICATES:
+                return True
+        at = at.__cause__ or at.__context__
+    return False
 
 
 def foreign_setting(name: str) -> str | None:

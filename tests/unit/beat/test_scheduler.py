@@ -294,6 +294,35 @@ def test_a_failed_publish_is_logged_as_one_failed_tick(
     assert len(host.scheduler._queue) == 1
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "celery_once.tasks.AlreadyQueued",
+        "celery_singleton.exceptions.DuplicateTaskError",
+        "celery_heimdall.errors.AlreadyQueuedError",
+    ],
+)
+def test_a_tick_that_another_packages_lock_refuses_is_not_tried_again(
+    name: str, new_host: NewHost, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    module, _, cls = name.rpartition(".")
+    error = type(cls, (Exception,), {"__module__": module})
+    host = new_host(entry=5.0)
+    tried: list[float] = []
+
+    def refuse(*_: Any, **__: Any) -> None:
+        tried.append(clock.now())
+        raise error
+
+    host.scheduler.app.send_task = refuse
+    run(clock, 17, host)
+    assert len(tried) == len(set(tried)) == 3
+    assert len(host.scheduler._queue) == 0
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("duplicate for another package entry=entry" in line for line in said) == 3
+
+
 def test_apps_of_one_name_on_other_brokers_keep_their_ticks(
     new_host: NewHost, clock: FakeClock
 ) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 
 from celery import Celery
 
-from celery_redlock.keys import KeyRule, accepts_token, key_rule
+from celery_redlock.keys import TOKEN_PARAMETER, KeyRule, accepts_token, key_rule
 from celery_redlock.redlock.errors import ConfigurationError
 
 from .callers import refuse_unlocked
 from .declared_options import declared_options, lock_options
-from .foreign_options import class_behind
+from .foreign_options import class_behind, classes_in_use
 from .options import LockOptions
 from .settings import settings_from
 
@@ -60,7 +60,15 @@ def task_lock_config(task: Any, app: Celery) -> TaskLockConfig:
     body = body_of(cls)
     refuse_unlocked(name, cls, body)
     rule = key_rule(name, body, options.key)
-    return TaskLockConfig(options, rule, accepts_token(body), settings.max_deliveries)
+    takes_token = accepts_token(body)
+    if takes_token and (others := classes_in_use(cls)):
+        other = others[0].__name__
+        raise ConfigurationError(
+            f"task {name!r} takes {TOKEN_PARAMETER}, which {other} would expect of callers, or "
+            f"make part of its key; read self.{TOKEN_PARAMETER}, with bind=True, as long as "
+            f"{other} is a base"
+        )
+    return TaskLockConfig(options, rule, takes_token, settings.max_deliveries)
 
 
 @contextmanager

@@ -206,3 +206,16 @@ def test_a_class_that_comes_after_ours_is_refused_with_the_right_order(package: 
 
         @app.task(base=behind, name="sync", shared=False, lazy=False)
         def sync(a: int) -> None: ...
+
+
+def test_a_token_parameter_beside_another_packages_class_is_refused() -> None:
+    app = Celery("bank", set_as_current=False)
+    app.conf.redlock_nodes = NODES
+
+    class Both(QueueOnce, SingletonTask):
+        abstract = True
+
+    with pytest.raises(ConfigurationError, match=r"'sync' takes .* read self\.fencing_token"):
+
+        @app.task(base=Both, name="sync", shared=False, lazy=False)
+        def sync(a: int, *, fencing_token: int) -> None: ...

@@ -173,7 +173,8 @@ class _Audience:
 
     def observe(self, event: Event) -> None:
         """Tell of an event."""
-        # The log is no observer: an error that a time limit raises in one is taken for its own.
+        # The log is not among the observers: an error that a time limit raises in an observer is
+        # taken for the observer's own.
         callbacks.tell(self.log, event)
         if self.observers:
             callbacks.tell(notify, self.observers, event)

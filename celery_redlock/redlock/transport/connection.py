@@ -7,7 +7,7 @@ import re
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import hiredis
 
@@ -74,6 +74,12 @@ class OnEnd(Protocol):
         """Note the reason, and whether the node is to blame."""
 
 
+def socket_of(connection: object) -> socket.socket | None:
+    """Return the socket of one of redis-py's connections; None while it is not connected."""
+    # redis-py has no public way to it; this attribute is the same from 5.2 to 8.
+    return cast("socket.socket | None", getattr(connection, "_sock", None))
+
+
 class NodeConnection:
     """One connection to one node. Not for two threads at once.
 
@@ -120,8 +126,7 @@ class NodeConnection:
         self.identified_at = 0.0
         self._connection = connection
         self._on_end = on_end
-        # redis-py has no public way to the socket; this attribute is the same from 5.2 to 8.
-        self._socket = cast(socket.socket, cast(Any, connection)._sock)  # noqa: SLF001
+        self._socket = cast(socket.socket, socket_of(connection))
         self._socket.settimeout(0)
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._is_tls = isinstance(self._socket, ssl.SSLSocket)

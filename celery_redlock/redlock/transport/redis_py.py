@@ -11,10 +11,9 @@ from __future__ import annotations
 import encodings.idna  # noqa: F401
 import os
 import re
-import socket
 from collections.abc import Callable, Iterable
 from inspect import signature
-from typing import Any, cast
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from weakref import WeakSet
 
@@ -25,6 +24,8 @@ from redis.retry import Retry
 
 from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.validation import check_seconds
+
+from .connection import socket_of
 
 SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
 ERRORS = (RedisError, OSError, ValueError, TypeError)
@@ -44,7 +45,7 @@ _NOT_TEXT = frozenset(
 """Options of redis-py that take an object."""
 _REPEATS = ", with args beginning with"
 _connections: WeakSet[AbstractConnection] = WeakSet()
-"""Connections of this process, whoever has them: also those that a thread is making."""
+"""Connections that this process has made, also those that a thread has not finished yet."""
 
 
 class Connector:
@@ -90,17 +91,12 @@ class Connector:
         return connection
 
 
-def socket_of(connection: AbstractConnection) -> socket.socket | None:
-    """Return the socket of a connection; None while it is not connected."""
-    # redis-py has no public way to it; this attribute is the same from 5.2 to 8.
-    return cast("socket.socket | None", getattr(connection, "_sock", None))
-
-
 def _disown_connections() -> None:
     """In a child: close this process's copies of the connections; they are the parent's."""
-    while _connections:
-        if copy := socket_of(_connections.pop()):
+    for connection in list(_connections):
+        if copy := socket_of(connection):
             copy.close()
+    _connections.clear()
 
 
 if hasattr(os, "register_at_fork"):

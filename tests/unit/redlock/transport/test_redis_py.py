@@ -15,7 +15,8 @@ from redis.connection import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from celery_redlock.redlock.errors import ConfigurationError
-from celery_redlock.redlock.transport.redis_py import ERRORS, Connector, socket_of
+from celery_redlock.redlock.transport.connection import socket_of
+from celery_redlock.redlock.transport.redis_py import ERRORS, Connector
 from tests.support.processes.forks import fork
 
 

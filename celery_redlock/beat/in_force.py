@@ -7,8 +7,6 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
-from celery.beat import Scheduler
-
 from .slot_schedule import aware, beginning_of, is_clocked
 from .slots import Moment, slots_between
 
@@ -123,29 +121,6 @@ class Listed:
         return left is not None and aware(entry.schedule.now()) + left < looked_at
 
 
-class SharesRows(Scheduler):
-    """Mixin for a scheduler class: its rows, as django-celery-beat's, are other replicas' too."""
-
-    def sync(self) -> None:
-        """Store when entries ran; in a row that other replicas share, never an earlier time."""
-        entries: Any = getattr(self, "_schedule", None) or {}
-        for name in tuple(getattr(self, "_dirty", ())):
-            # The database may be away, which the scheduler reports itself.
-            with contextlib.suppress(Exception):
-                keep_later_run(entries.get(name))
-        super().sync()
-
-    def schedule_changed(self) -> bool:
-        """Return whether rows were changed since the last call.
-
-        django-celery-beat compares the times of changes, and takes an earlier one for none: that
-        of a clock that was set back.
-        """
-        before = getattr(self, "_last_timestamp", None)
-        is_changed: bool = super().schedule_changed()  # type: ignore[misc]
-        return is_changed or bool(before and getattr(self, "_last_timestamp", None) != before)
-
-
 def begin_at(entry: Any, moment: Moment, latest: Moment) -> None:
     """Let `entry` have missed nothing before `moment`, also after a restart and elsewhere.
 
@@ -176,20 +151,6 @@ def begin_at(entry: Any, moment: Moment, latest: Moment) -> None:
         # Another replica's moment may be later.
         later = rows.filter(pk=model.pk).exclude(last_run_at__range=(moment, latest))
         later.update(last_run_at=moment)
-
-
-def keep_later_run(entry: Any) -> None:
-    """Let `entry` have run last when its row says so, if that is later.
-
-    This replica may have stood still, and another one has begun the entry anew meanwhile.
-    """
-    model: Any = getattr(entry, "model", None)
-    rows = getattr(type(model), "objects", None)
-    if model is None or rows is None or not model.last_run_at:
-        return
-    stored = rows.filter(pk=model.pk).values_list("last_run_at", flat=True).first()
-    if stored and aware(stored) > aware(model.last_run_at):
-        model.last_run_at = stored
 
 
 def last_run_of(entry: Any) -> Moment | None:

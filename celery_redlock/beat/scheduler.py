@@ -35,8 +35,9 @@ from . import slots
 from .clock_check import ClockCheck, Trust
 from .entry_names import check_names
 from .grace import Graces, grace_named_by
-from .in_force import InForce, Listed, SharesRows, last_run_of
+from .in_force import InForce, Listed, last_run_of
 from .liveness import LivenessFile
+from .shared_rows import SharesRows
 from .slot_schedule import (
     aware,
     beginning_of,

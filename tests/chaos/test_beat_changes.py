@@ -43,7 +43,7 @@ STOPPED_S, AHEAD_S, AWAY_S = 12.0, 12.0, 8.0
 APART_S = 0.9
 """By how much the clocks of replicas differ from the nodes' all the time."""
 WORKER_AHEAD_S = 60.0
-REST_S = 2.5, 5.0
+REST_S = 0.0, 5.0
 NAMES = ("a", "b", "c", "d")
 EVERY = (1, 2, 3, 5)
 HEART = "heart"
@@ -100,10 +100,7 @@ class Installation:
             self.rest()
 
     def rest(self) -> None:
-        """Let replicas note what they saw.
-
-        django-celery-beat writes whole rows for it: a change in this moment may be undone.
-        """
+        """Let replicas see what has happened, or not yet."""
         time.sleep(self.chance.uniform(*REST_S))
 
     def published(self) -> list[Slot]:
@@ -227,8 +224,7 @@ class Installation:
 class Rows(Installation):
     """Entries are rows of django-celery-beat, which change while beat runs."""
 
-    # No entry is renamed: a replica that notes its last run at that moment may write the old name.
-    events_of_kind = ("put", "put", "put", "pause", "enable", "delete", "clocked")
+    events_of_kind = ("put", "put", "put", "pause", "enable", "delete", "rename", "clocked")
 
     def __init__(self, project: Project, clocks: list[WallClock], to_broker: Proxy) -> None:
         scheduler = "django_celery_beat.schedulers:DatabaseScheduler"
@@ -309,6 +305,13 @@ class Rows(Installation):
     def delete(self) -> None:
         if name := self._any({**self._in_force, **self._paused}):
             self._ended(name, self._change("delete", name))
+
+    def rename(self) -> None:
+        name = self._any(self._in_force)
+        new = self._any([name for name in NAMES if name not in {**self._in_force, **self._paused}])
+        if name and new:
+            when = self._change("rename", name, new)
+            self._began(new, when, self._ended(name, when))
 
     def clocked(self) -> None:
         """Make a clocked entry for now, or for soon."""

@@ -9,8 +9,9 @@ import pytest
 
 from celery_redlock.beat import in_force, scheduler
 from celery_redlock.beat.clock_check import ClockCheck, Trust
-from celery_redlock.beat.in_force import InForce, SharesRows
+from celery_redlock.beat.in_force import InForce
 from celery_redlock.beat.scheduler import ClaimsTicks
+from celery_redlock.beat.shared_rows import SharesRows, StoresItsRuns
 from celery_redlock.beat.slot_schedule import aware
 from celery_redlock.beat.slots import Moment
 from celery_redlock.beat.ticks import Claims
@@ -27,6 +28,7 @@ FOUND_WITHIN = {
     "entries_begin_by_any_clock": 60,
     "a_last_run_ahead_is_kept": 200,
     "earlier_changes_are_unseen": 160,
+    "whole_rows_are_stored": 30,
 }
 """Fresh stories in which each is found: about ten times as many as it took."""
 
@@ -93,3 +95,8 @@ def _a_last_run_ahead_is_kept(patch: pytest.MonkeyPatch) -> None:
 @_bug
 def _earlier_changes_are_unseen(patch: pytest.MonkeyPatch) -> None:
     patch.delattr(SharesRows, "schedule_changed")
+
+
+@_bug
+def _whole_rows_are_stored(patch: pytest.MonkeyPatch) -> None:
+    patch.delattr(StoresItsRuns, "save")

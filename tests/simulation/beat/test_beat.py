@@ -74,9 +74,18 @@ def test_a_replica_that_stood_still_begins_no_row_before_the_others() -> None:
     assert slots == [4.5, 9.5, 14.5, 19.5, *changed]
 
 
-@pytest.mark.parametrize("bug", ["claims_are_not_taken", "in_force_is_ignored"])
-def test_a_bug_is_found_in_fresh_stories(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    find(bug, Deploys, monkeypatch)
+@pytest.mark.parametrize(
+    ("bug", "kind"),
+    [
+        ("claims_are_not_taken", Deploys),
+        ("in_force_is_ignored", Deploys),
+        ("whole_rows_are_stored", Rows),
+    ],
+)
+def test_a_bug_is_found_in_fresh_stories(
+    bug: str, kind: type[Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find(bug, kind, monkeypatch)
 
 
 @pytest.mark.mutation
@@ -97,7 +106,7 @@ def test_a_rarer_bug_is_found_in_fresh_stories(
 
 def test_each_bug_has_a_test() -> None:
     assert BUGS.keys() == FOUND_WITHIN.keys()
-    assert len(BUGS) == 8
+    assert len(BUGS) == 9
 
 
 def find(

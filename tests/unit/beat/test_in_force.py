@@ -1,4 +1,4 @@
-"""Rows that replicas share: when an entry ran last, by any of them."""
+"""Entries in force: when one begins, and what was seen by a clock that was ahead."""
 
 from __future__ import annotations
 
@@ -10,82 +10,12 @@ import pytest
 from celery import Celery
 from celery.schedules import schedule
 
-from celery_redlock.beat.in_force import InForce, SharesRows, begin_at, keep_later_run
+from celery_redlock.beat.in_force import InForce, begin_at
 from celery_redlock.beat.slots import EPOCH, Moment
-
-
-class Model:
-    """A row of django-celery-beat, and what is stored of it by now."""
-
-    objects: Any = None
-
-    def __init__(self, last_run_at: Moment | None, stored: Moment | None) -> None:
-        self.pk = 7
-        self.last_run_at = last_run_at
-        type(self).objects = self
-        self._stored = {7: stored}
-        self._found: list[Moment | None] = []
-
-    def filter(self, pk: int) -> Model:
-        self._found = [self._stored[pk]]
-        return self
-
-    def values_list(self, name: str, *, flat: bool) -> Model:
-        assert (name, flat) == ("last_run_at", True)
-        return self
-
-    def first(self) -> Moment | None:
-        return self._found[0]
 
 
 def at(seconds: float | None) -> Moment | None:
     return None if seconds is None else EPOCH + dt.timedelta(seconds=seconds)
-
-
-@pytest.mark.parametrize(
-    ("here", "stored", "kept"),
-    [(5.0, 9.0, 9.0), (9.0, 5.0, 9.0), (5.0, None, 5.0), (None, 9.0, None)],
-)
-def test_the_later_last_run_of_a_row_is_kept(
-    here: float | None, stored: float | None, kept: float | None
-) -> None:
-    model = Model(at(here), at(stored))
-    keep_later_run(SimpleNamespace(model=model))
-    assert model.last_run_at == at(kept)
-
-
-@pytest.mark.parametrize(
-    "entry", [None, SimpleNamespace(), SimpleNamespace(model=SimpleNamespace(last_run_at=at(5)))]
-)
-def test_an_entry_without_a_row_is_let_be(entry: Any) -> None:
-    before = vars(entry).copy() if entry else None
-    keep_later_run(entry)
-    assert (vars(entry) if entry else None) == before
-
-
-class Rows:
-    """What a scheduler of django-celery-beat says of changes."""
-
-    def __init__(self) -> None:
-        self.last_change: Any = None
-        self._last_timestamp: Any = None
-
-    def schedule_changed(self) -> bool:
-        last, self._last_timestamp = self._last_timestamp, self.last_change
-        return bool(self.last_change and self.last_change > (last or self.last_change))
-
-
-class SharedRows(SharesRows, Rows):
-    __init__ = Rows.__init__
-
-
-def test_a_change_at_an_earlier_time_is_seen() -> None:
-    rows = SharedRows()
-    seen = []
-    for change in (None, 9, 9, 12, 3, 3, 4):
-        rows.last_change = change
-        seen.append(rows.schedule_changed())
-    assert seen == [False, False, False, True, True, False, True]
 
 
 def entry(last_run: float, every: float = 1.0) -> Any:
@@ -146,13 +76,6 @@ def test_a_row_without_time_zones_begins_without_one(hours: int) -> None:
     begin_at(one, *moments)
     begun = dt.datetime(1970, 1, 1, 0, 0, 10)  # noqa: DTZ001  # in UTC, as Celery takes it
     assert [one.last_run_at, one.model.last_run_at, one.model.stored] == [begun] * 3
-
-
-def test_a_later_last_run_of_a_row_without_time_zones_is_kept() -> None:
-    later: Any = at(9.0)
-    model = Model(at(5.0), later.replace(tzinfo=None))
-    keep_later_run(SimpleNamespace(model=model))
-    assert model.last_run_at == later.replace(tzinfo=None)
 
 
 def test_entries_new_before_the_first_right_look_begin_at_it() -> None:

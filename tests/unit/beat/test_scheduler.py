@@ -795,22 +795,6 @@ def test_an_entry_with_the_same_schedule_is_not_a_new_one(
     assert host.slots() == list(range(1, 21))
 
 
-def test_a_shared_row_keeps_the_later_last_run(new_host: NewHost, clock: FakeClock) -> None:
-    host = new_host(entry=1.0)
-    run(clock, 5, host)
-    later = moment(clock.now() + 3)
-    row: Any = SimpleNamespace(first=lambda: later)
-    row.filter = row.values_list = lambda *_, **__: row
-    entry = host.scheduler.schedule["entry"]
-    entry.model = type("Model", (), {"pk": 1, "last_run_at": moment(START), "objects": row})()
-    # What the scheduler of django-celery-beat calls these.
-    host.scheduler._schedule, host.scheduler._dirty = {"entry": entry}, {"entry", "gone"}
-    host.scheduler.sync()
-    assert entry.model.last_run_at == later
-    row.filter = None  # the database is away
-    host.scheduler.sync()
-
-
 def test_a_schedule_changed_by_a_restart_has_missed_nothing(
     new_host: NewHost, clock: FakeClock, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

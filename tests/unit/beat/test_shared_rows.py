@@ -1,0 +1,147 @@
+"""Rows that replicas share: when an entry ran last, by any of them, and nothing else."""
+
+from __future__ import annotations
+
+import datetime as dt
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from celery.beat import ScheduleEntry
+
+from celery_redlock.beat.shared_rows import SharesRows
+from celery_redlock.beat.slots import EPOCH, Moment
+
+FIELDS = ("pk", "last_run_at", "total_run_count", "interval")
+
+
+class Row:
+    """A row of django-celery-beat."""
+
+    stored: ClassVar[dict[str, Any]]
+    _default_manager: ClassVar[Any]
+    _meta = SimpleNamespace(concrete_fields=[SimpleNamespace(name=name) for name in FIELDS])
+    no_changes = False
+
+    def __init__(self, **fields: Any) -> None:
+        vars(self).update(fields)
+
+    def save(self, update_fields: Any = FIELDS) -> None:
+        # Someone else gave it another interval, after this was read.
+        self.stored["interval"] = "new"
+        assert self.no_changes
+        self.stored.update({name: vars(self)[name] for name in update_fields})
+
+
+class Manager:
+    """Reads rows."""
+
+    def get(self, pk: int) -> Row:
+        assert pk == Row.stored["pk"]
+        return Row(**Row.stored)
+
+
+Row._default_manager = Manager()
+
+
+class Entry(ScheduleEntry):
+    """An entry as django-celery-beat's."""
+
+    save_fields: Any = ("last_run_at", "total_run_count", "no_changes")
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def save(self) -> None:
+        raise AssertionError
+
+
+Entry.save.__module__ = "django_celery_beat.schedulers"
+
+
+class OwnEntry(Entry):
+    """A user's, which stores in its own way."""
+
+    def save(self) -> None:
+        self.model.is_stored = True
+
+
+class Rows:
+    """What a scheduler of django-celery-beat says of changes."""
+
+    Entry: Any = Entry
+
+    def __init__(self) -> None:
+        self.last_change: Any = None
+        self._last_timestamp: Any = None
+
+    def schedule_changed(self) -> bool:
+        last, self._last_timestamp = self._last_timestamp, self.last_change
+        return bool(self.last_change and self.last_change > (last or self.last_change))
+
+
+class SharedRows(SharesRows, Rows):
+    Entry: Any = Entry
+    __init__ = Rows.__init__
+
+
+class OwnRows(SharesRows, Rows):
+    Entry: Any = OwnEntry
+    __init__ = Rows.__init__
+
+
+def at(seconds: float | None, zone: dt.tzinfo | None = dt.timezone.utc) -> Moment | None:
+    if seconds is None:
+        return None
+    return (EPOCH + dt.timedelta(seconds=seconds)).replace(tzinfo=zone)
+
+
+def row(stored: Moment | None, here: Moment | None) -> Row:
+    Row.stored = {"pk": 7, "last_run_at": stored, "total_run_count": 1, "interval": "old"}
+    return Row(pk=7, last_run_at=here, total_run_count=2, interval="old", no_changes=True)
+
+
+@pytest.mark.parametrize("zone", [dt.timezone.utc, None])
+@pytest.mark.parametrize(
+    ("here", "stored", "kept"),
+    [(5.0, 9.0, 9.0), (9.0, 5.0, 9.0), (5.0, None, 5.0), (None, 9.0, None)],
+)
+def test_the_later_last_run_of_a_row_is_kept(
+    here: float | None, stored: float | None, kept: float | None, zone: dt.tzinfo | None
+) -> None:
+    model: Any = row(at(stored, zone), at(here, zone))
+    SharedRows.Entry(model).save()
+    assert model.last_run_at == Row.stored["last_run_at"] == at(kept, zone)
+
+
+def test_a_change_made_while_a_run_is_stored_is_not_undone() -> None:
+    SharedRows.Entry(row(at(5.0), at(9.0))).save()
+    assert Row.stored == {"pk": 7, "last_run_at": at(9.0), "total_run_count": 2, "interval": "new"}
+
+
+def test_a_users_entry_stores_in_its_own_way() -> None:
+    model: Any = row(at(9.0), at(5.0))
+    OwnRows.Entry(model).save()
+    assert (model.is_stored, model.last_run_at) == (True, at(9.0))
+
+
+def test_an_entry_of_another_database_stores_in_its_own_way() -> None:
+    model = SimpleNamespace(last_run_at=at(5.0))
+    OwnRows.Entry(model).save()
+    assert model.is_stored
+
+
+def test_a_scheduler_without_rows_has_its_own_entries() -> None:
+    class Files(SharesRows):
+        Entry: Any = ScheduleEntry
+
+    assert Files.Entry is ScheduleEntry
+
+
+def test_a_change_at_an_earlier_time_is_seen() -> None:
+    rows = SharedRows()
+    seen = []
+    for change in (None, 9, 9, 12, 3, 3, 4):
+        rows.last_change = change
+        seen.append(rows.schedule_changed())
+    assert seen == [False, False, False, True, True, False, True]

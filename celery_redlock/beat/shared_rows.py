@@ -18,7 +18,7 @@ class SharesRows(Scheduler):
     def __init_subclass__(cls) -> None:
         """Let the entries store no more of their rows than when they ran."""
         super().__init_subclass__()
-        if hasattr(cls.Entry, "save_fields"):
+        if hasattr(cls.Entry, "save_fields") and not issubclass(cls.Entry, StoresItsRuns):
             cls.Entry = type(cls.Entry.__name__, (StoresItsRuns, cls.Entry), {})
 
     def schedule_changed(self) -> bool:
@@ -59,7 +59,8 @@ class StoresItsRuns(ScheduleEntry):
         for name in self.save_fields:
             setattr(row, name, getattr(self.model, name))
         columns = {field.name for field in row._meta.concrete_fields}  # noqa: SLF001  # public in Django
-        row.save(update_fields=columns.intersection(self.save_fields))
+        # Of an entry that is enabled again, the last change is taken for its last run.
+        row.save(update_fields=columns.intersection((*self.save_fields, "date_changed")))
 
 
 def _is_later(one: Moment | None, other: Moment | None) -> bool:

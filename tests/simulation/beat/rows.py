@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import django
@@ -34,7 +35,7 @@ from celery_redlock.beat.slots import EPOCH
 from tests.integration.apps.django_changes import change
 from tests.support.judges.slots_in_force import Between, Span
 
-from .stage import EVERY, HEART, NAMES, Stage
+from .stage import EVERY, HEART, NAMES, START, Stage
 
 
 class Rows(Stage):
@@ -42,7 +43,7 @@ class Rows(Stage):
 
     base = DatabaseScheduler
     meanwhile = ("put", "put", "pause", "enable", "delete", "rename", "clocked", "clocked")
-    changes = (*meanwhile, "put_amid")
+    changes = (*meanwhile, "change_amid")
 
     def set_up(self) -> None:
         """Empty the database, and let Django's time be this one."""
@@ -72,6 +73,16 @@ class Rows(Stage):
         """Let an entry be due every so many seconds."""
         change("every", name, "task", str(every))
 
+    def end_replica(self, number: int, *, is_killed: bool) -> None:
+        """End a replica; what none has seen by the end of the last is due since its last run."""
+        super().end_replica(number, is_killed=is_killed)
+        if any(one.is_up for one in self.replicas):
+            return
+        looked_at = max(one.looked_at for one in self.replicas)
+        for span in self.spans:
+            if span.began.latest >= looked_at:
+                span.began = replace(span.began, earliest=START)
+
     # ---- events
 
     def put(self) -> None:
@@ -79,8 +90,8 @@ class Rows(Stage):
         if name := self._any(set(NAMES) - self._paused.keys()):
             self._put(name)
 
-    def put_amid(self) -> None:
-        """Give an entry another schedule just when a replica has read its row to store a run.
+    def change_amid(self) -> None:
+        """Change or delete an entry just when a replica has read its row to store a run.
 
         Replicas store runs when they see that rows were changed.
         """
@@ -93,7 +104,11 @@ class Rows(Stage):
         """Change a row that a replica has read and not yet written."""
         if self._is_amid and instance.no_changes and instance.name in self._in_force:
             self._is_amid = False
-            self._put(instance.name)
+            if self.random.random() < 0.7:
+                self._put(instance.name)
+            else:
+                change("delete", instance.name, "")
+                self._ended(instance.name)
 
     def pause(self) -> None:
         """Disable an entry."""

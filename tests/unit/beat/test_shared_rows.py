@@ -12,7 +12,7 @@ from celery.beat import ScheduleEntry
 from celery_redlock.beat.shared_rows import SharesRows
 from celery_redlock.beat.slots import EPOCH, Moment
 
-FIELDS = ("pk", "last_run_at", "total_run_count", "interval")
+FIELDS = ("pk", "last_run_at", "total_run_count", "date_changed", "interval")
 
 
 class Row:
@@ -30,6 +30,7 @@ class Row:
         # Someone else gave it another interval, after this was read.
         self.stored["interval"] = "new"
         assert self.no_changes
+        self.date_changed = 2
         self.stored.update({name: vars(self)[name] for name in update_fields})
 
 
@@ -97,7 +98,13 @@ def at(seconds: float | None, zone: dt.tzinfo | None = dt.timezone.utc) -> Momen
 
 
 def row(stored: Moment | None, here: Moment | None) -> Row:
-    Row.stored = {"pk": 7, "last_run_at": stored, "total_run_count": 1, "interval": "old"}
+    Row.stored = {
+        "pk": 7,
+        "last_run_at": stored,
+        "total_run_count": 1,
+        "date_changed": 1,
+        "interval": "old",
+    }
     return Row(pk=7, last_run_at=here, total_run_count=2, interval="old", no_changes=True)
 
 
@@ -116,7 +123,13 @@ def test_the_later_last_run_of_a_row_is_kept(
 
 def test_a_change_made_while_a_run_is_stored_is_not_undone() -> None:
     SharedRows.Entry(row(at(5.0), at(9.0))).save()
-    assert Row.stored == {"pk": 7, "last_run_at": at(9.0), "total_run_count": 2, "interval": "new"}
+    assert Row.stored == {
+        "pk": 7,
+        "last_run_at": at(9.0),
+        "total_run_count": 2,
+        "date_changed": 2,
+        "interval": "new",
+    }
 
 
 def test_a_users_entry_stores_in_its_own_way() -> None:
@@ -136,6 +149,13 @@ def test_a_scheduler_without_rows_has_its_own_entries() -> None:
         Entry: Any = ScheduleEntry
 
     assert Files.Entry is ScheduleEntry
+
+
+def test_a_class_derived_from_ours_has_the_same_entries() -> None:
+    class Derived(SharedRows):
+        pass
+
+    assert Derived.Entry is SharedRows.Entry
 
 
 def test_a_change_at_an_earlier_time_is_seen() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from celery_redlock.testing import Server, Servers, find_server_binary, start_se
 from .support.faults.clock_shim import WallClock, build_clock_shim
 from .support.faults.proxy import Proxy
 from .support.lock_alone import is_of_the_lock_alone
+from .support.reports import encodable
 from .support.requirements import unmet, what_tests_run_on
 
 # No correctness test depends on how fast the machine is.
@@ -43,6 +44,11 @@ def pytest_configure() -> None:
 
 def pytest_report_header() -> str:
     return what_tests_run_on()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    return encodable((yield))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

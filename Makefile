@@ -49,7 +49,7 @@ export REDLOCK_BENCH_SECONDS = $(or $(BENCH_SECONDS),30)
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-test: $(VENV)/.test ## Run the tests, after setting up everything they need; LONG=1: also the long ones
+test: $(VENV)/.compiled ## Run the tests, after setting up everything they need; LONG=1: also the long ones
 	$(ALL_TESTS) -m "$(or $(MARKED),$(ORDINARY))" $(or $(TESTS),$(ROOMS))
 
 unit: $(VENV)/.test ## Run the tests that need no worker, in about a minute
@@ -180,6 +180,12 @@ SAY = @echo "Installing what $(1) into $(VENV), once: up to a minute…"
 $(VENV)/.test: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	$(call SAY,the tests and the demo need)
 	$(INSTALL) $(CONSTRAINTS:%=--constraint %) --editable '.[test]'
+	@touch $@
+
+# Otherwise each process of pytest-xdist would compile all tests, at the same time.
+$(VENV)/.compiled: $(VENV)/.test
+	@echo "Compiling the tests, once: half a minute…"
+	@$(PYTEST) --collect-only -qq $(ROOMS) >/dev/null || true
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml | $(BIN)/python

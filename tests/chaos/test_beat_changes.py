@@ -1,7 +1,7 @@
 """Two replicas of beat while all around them changes: each slot in force is executed once.
 
-Schedules are changed in the rows of django-celery-beat, and by deploys of `beat_schedule`, in which
-the replicas have two versions of it for a while.
+Schedules are changed in the rows of django-celery-beat, on RedBeat's server, and by deploys of
+`beat_schedule`, in which the replicas have two versions of it for a while.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
+from celery.schedules import schedule
+from redbeat.schedulers import RedBeatSchedulerEntry, ensure_conf, get_redis
 
 from celery_redlock.testing import Server, Servers
 from tests.chaos.conftest import SECONDS
@@ -221,46 +224,32 @@ class Installation:
         self.told.append(f"ahead until {self._shown_until}")
 
 
-class Rows(Installation):
-    """Entries are rows of django-celery-beat, which change while beat runs."""
+class Entries(Installation):
+    """Entries that change in a store while beat runs."""
 
-    events_of_kind = ("put", "put", "put", "pause", "enable", "delete", "rename", "clocked")
+    events_of_kind: tuple[str, ...] = ("put", "put", "put", "pause", "enable", "delete", "rename")
 
-    def __init__(self, project: Project, clocks: list[WallClock], to_broker: Proxy) -> None:
-        scheduler = "django_celery_beat.schedulers:DatabaseScheduler"
-        super().__init__(project, clocks, to_broker, redlock_beat_scheduler=scheduler)
+    def __init__(
+        self, project: Project, clocks: list[WallClock], to_broker: Proxy, **conf: Any
+    ) -> None:
+        super().__init__(project, clocks, to_broker, **conf)
         self._in_force: dict[str, Span] = {}
         self._paused: dict[str, float] = {}
-        make_tables(project.folder)
-        self._changes = subprocess.Popen(
-            [sys.executable, "-m", "tests.integration.apps.django_changes"],
-            cwd=ROOT, env=os.environ | {FOLDER_VARIABLE: str(project.folder)} | DJANGO,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        self.open()
         for number in range(2):
             self.start_again(number)
         self.begin(HEART, Between(0.0, time.time()), every=1)
 
-    def close(self) -> None:
-        self._changes.communicate(timeout=60)
-
-    def env_of(self, number: int) -> dict[str, str]:
-        return super().env_of(number) | DJANGO
-
     def start_again(self, number: int) -> None:
         self.start(number, {HEART: {"every": 1}})
 
+    def open(self) -> None:
+        """Open the store."""
+        raise NotImplementedError
+
     def _change(self, how: str, name: str, value: object = "") -> Between:
-        """Change a row; return when."""
-        assert self._changes.stdin
-        assert self._changes.stdout
-        asked_at = time.time()
-        task = self.project.tasks.once.name
-        self._changes.stdin.write(f"{how} {name} {task} {value}\n")
-        self._changes.stdin.flush()
-        line = self._changes.stdout.readline()
-        assert line, f"the change failed: {self.told}"
-        return Between(asked_at, float(line))
+        """Change an entry; return when."""
+        raise NotImplementedError
 
     def _began(self, name: str, when: Between, every: float) -> None:
         # From the last look before.
@@ -313,12 +302,86 @@ class Rows(Installation):
             when = self._change("rename", name, new)
             self._began(new, when, self._ended(name, when))
 
+
+class Rows(Entries):
+    """Entries are rows of django-celery-beat."""
+
+    events_of_kind = (*Entries.events_of_kind, "clocked")
+
+    def __init__(self, project: Project, clocks: list[WallClock], to_broker: Proxy) -> None:
+        scheduler = "django_celery_beat.schedulers:DatabaseScheduler"
+        super().__init__(project, clocks, to_broker, redlock_beat_scheduler=scheduler)
+
+    def open(self) -> None:
+        make_tables(self.project.folder)
+        self._changes = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.apps.django_changes"],
+            cwd=ROOT, env=os.environ | {FOLDER_VARIABLE: str(self.project.folder)} | DJANGO,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        self._changes.communicate(timeout=60)
+
+    def env_of(self, number: int) -> dict[str, str]:
+        return super().env_of(number) | DJANGO
+
+    def _change(self, how: str, name: str, value: object = "") -> Between:
+        assert self._changes.stdin
+        assert self._changes.stdout
+        asked_at = time.time()
+        task = self.project.tasks.once.name
+        self._changes.stdin.write(f"{how} {name} {task} {value}\n")
+        self._changes.stdin.flush()
+        line = self._changes.stdout.readline()
+        assert line, f"the change failed: {self.told}"
+        return Between(asked_at, float(line))
+
     def clocked(self) -> None:
         """Make a clocked entry for now, or for soon."""
         at = round(time.time() + self.chance.choice((0.0, 0.0, self.chance.uniform(0, 6))), 3)
         name = f"clocked-{self.events['clocked']}"
         self._change("clocked", name, at)
         self.begin(name, Between(at - 1, at - 1), at=at)
+
+
+class RedBeats(Entries):
+    """Entries are RedBeat's, which code of the user's saves on a Redis server."""
+
+    def __init__(self, project: Project, clocks: list[WallClock], to_broker: Proxy) -> None:
+        url = f"{project.app.conf.broker_url.rpartition('/')[0]}/2"
+        self._app = Celery(set_as_current=False)
+        self._app.conf.redbeat_redis_url = url
+        super().__init__(
+            project, clocks, to_broker, redlock_beat_scheduler="redbeat.RedBeatScheduler",
+            redbeat_redis_url=url,
+        )  # fmt: skip
+
+    def open(self) -> None:
+        ensure_conf(self._app)
+
+    def close(self) -> None:
+        get_redis(self._app).close()
+
+    def _entry(self, name: str, every: float) -> RedBeatSchedulerEntry:
+        task = self.project.tasks.once.name
+        return RedBeatSchedulerEntry(name, task, schedule(every), [name], app=self._app)
+
+    def _change(self, how: str, name: str, value: object = "") -> Between:
+        asked_at = time.time()
+        key = RedBeatSchedulerEntry.generate_key(self._app, name)
+        if how == "every":
+            self._entry(name, float(str(value))).save()
+        else:
+            entry = RedBeatSchedulerEntry.from_key(key, app=self._app)
+            if how == "rename":
+                self._entry(str(value), entry.schedule.seconds).save()
+            if how in ("rename", "delete"):
+                entry.delete()
+            else:
+                entry.enabled = how == "enable"
+                entry.save()
+        return Between(asked_at, time.time())
 
 
 class Deploys(Installation):
@@ -433,9 +496,9 @@ def project(
 
 
 @pytest.mark.timeout(SECONDS + 600)
-@pytest.mark.parametrize("kind", [Rows, Deploys], ids=["rows", "deploys"])
+@pytest.mark.parametrize("kind", [Rows, RedBeats, Deploys], ids=["rows", "redbeat", "deploys"])
 def test_each_slot_in_force_is_executed_once_whatever_changes(
-    kind: type[Rows | Deploys],
+    kind: type[Rows | RedBeats | Deploys],
     to_broker: Proxy,
     project: Project,
     clocks: list[WallClock],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 """Seconds; far more than it takes anywhere, so that only what never happens is a failure."""
 
 _SHORTEST_PAUSE_S = 0.005

@@ -86,7 +86,10 @@ def body(task: SingletonTask, key: str, gate: str | None, how: str) -> Any:
             allocate_more_than_allowed()
         case "c" | "c for ever":
             inside.note("in C", key=key)
-            sum(range(NUMBERS[how]))  # looks for no signal
+            try:
+                sum(range(NUMBERS[how]))  # looks for no signal
+            finally:
+                inside.note("out of C", key=key)
         case "eat":
             eat()
     return "done"

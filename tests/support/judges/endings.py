@@ -224,3 +224,5 @@ def revoke_in_c(scene: Scene) -> None:
     scene.project.open(scene.key)
     scene.project.wait_for_note("in C", key=scene.key)
     scene.result.revoke(terminate=True)
+    # On a busy machine it takes minutes.
+    eventually(lambda: scene.project.notes("out of C", key=scene.key), "out of C", within=900.0)

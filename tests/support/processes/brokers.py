@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _DEBIANS = Path("/usr/lib/rabbitmq/bin")
 """Beside Debian's own command, which as root becomes another user and forgets the environment."""
-_START_S = 120.0
+_START_S = 600.0
 _FORWARD_AGAIN_MS = 5_000
 """After how long RabbitMQ again forwards a delayed message that a queue did not take, for example
 since it was not up yet after a restart. By default 180 s, longer than any test waits: see

@@ -36,6 +36,10 @@ class InForce:
         """
         return self.looked_at is not None and now < self.looked_at - self._differs
 
+    def latest(self, now: Moment) -> Moment:
+        """Return the latest moment that a clock that was right can have shown by `now`."""
+        return now + self._differs
+
     def begin(
         self, entries: Mapping[str, Any], seen: dict[str, Moment], now: Moment
     ) -> dict[str, Moment]:
@@ -55,8 +59,7 @@ class InForce:
         changed = self.changed(entries)
         if self.looked_at is None:
             return {}
-        # No clock that was right can have shown a later moment.
-        latest = now + self._differs
+        latest = self.latest(now)
         for entry in changed:
             seen.pop(entry.name, None)
             begin_at(entry, self.looked_at, latest)
@@ -103,8 +106,9 @@ class Listed:
     def is_changed(self, entry: Any, looked_at: Moment) -> bool:
         """Record `entry` as listed; return whether it was not in force at the last look as it is.
 
-        An entry that should have been due by then, by its own reckoning, and was not listed, or
-        with another schedule, was not. At the first look none is changed: see `InForce.changed`.
+        One that was listed with another schedule was not; nor was one that was not listed, though
+        by its own reckoning it was due by then. At the first look none is changed: see
+        `InForce.changed`.
 
         Args:
             entry: The entry.
@@ -113,11 +117,13 @@ class Listed:
         self._present[entry.name] = entry.schedule
         if self._last is None or not entry.last_run_at:
             return False
-        if entry.name in self._last and self._last[entry.name] == entry.schedule:
-            return False
+        last_run = aware(entry.last_run_at)
+        if entry.name in self._last:
+            # With a later run, another replica has begun it.
+            return last_run < looked_at and bool(self._last[entry.name] != entry.schedule)
         left = None
         with contextlib.suppress(NotImplementedError):  # a user's class
-            left = entry.schedule.remaining_estimate(entry.last_run_at)
+            left = entry.schedule.remaining_estimate(last_run)
         return left is not None and aware(entry.schedule.now()) + left < looked_at
 
 

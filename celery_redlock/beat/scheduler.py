@@ -14,7 +14,7 @@ import datetime as dt
 import functools
 import itertools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from celery import Celery
@@ -214,10 +214,7 @@ class ClaimsTicks(SharesRows, ShowsLiveness):
         now = self._now()
         if ahead := self._in_force.begin(self.schedule, self._seen, now):
             self.sync()
-            logger.warning(
-                "clock set back, slots from now on are due entries=%d by_s=%.1f",
-                len(ahead), (max(ahead.values()) - now).total_seconds(),
-            )  # fmt: skip
+            _report_set_back(ahead, now)
 
     def _end_look(self, began: slots.Moment) -> None:
         """Record that all entries were asked, in a look at the schedule that began then."""
@@ -420,6 +417,13 @@ class ClaimsTicks(SharesRows, ShowsLiveness):
         return present and super().reserve(present)
 
 
+def _report_set_back(ahead: Mapping[str, slots.Moment], now: slots.Moment) -> None:
+    logger.warning(
+        "clock set back, slots from now on are due entries=%d by_s=%.1f",
+        len(ahead), (max(ahead.values()) - now).total_seconds(),
+    )  # fmt: skip
+
+
 class ClaimsRedBeatTicks(ClaimsTicks):
     """Mixin for RedBeat, which asks its entries itself and keeps its schedule on a server."""
 
@@ -439,25 +443,39 @@ class ClaimsRedBeatTicks(ClaimsTicks):
         if self._in_force.looked_at:
             self._look()
 
-    def _stored(self, names: Iterable[str]) -> dict[str, Any]:
+    def _stored(self, keys: Iterable[str]) -> dict[str, Any]:
         found = {}
-        for name in names:
+        for key in keys:
             with contextlib.suppress(KeyError):
-                key = self.Entry.generate_key(self.app, name)
-                found[name] = self.Entry.from_key(key, app=self.app)
+                entry = self.Entry.from_key(key, app=self.app)
+                found[entry.name] = entry
         return found
 
     def _look(self) -> None:
         """Add the settings' entries, and begin those that are new; for others see `maybe_due`.
 
-        RedBeat's schedule is only the entries that are due.
+        And those that ran last by a clock that was ahead. RedBeat's schedule is only the entries
+        that are due by then, so all that it keeps are looked at.
         """
-        before = {name: entry.schedule for name, entry in self._stored(self._settings).items()}
+        keys = [self.Entry.generate_key(self.app, name) for name in self._settings]
+        before = {name: entry.schedule for name, entry in self._stored(keys).items()}
         super(ClaimsTicks, self).update_from_dict(self._settings)
-        for name, entry in self._stored(self._settings).items():
+        for name, entry in self._stored(keys).items():
             if entry.last_run_at and before.get(name) != entry.schedule:
                 self._begin(entry)
         self._settings = {}
+        now, entries = self._now(), self._stored(all_keys(self.app))
+        until = {name: self._seen_of(entry) or now for name, entry in entries.items()}
+        latest = self._in_force.latest(now)
+        if ahead := {name: moment for name, moment in until.items() if moment > latest}:
+            for name in ahead:
+                self._begin(entries[name])
+            _report_set_back(ahead, now)
+
+    def _seen_of(self, entry: Any) -> slots.Moment | None:
+        """Return the moment up to which slots were seen, here or by another replica."""
+        here_and_there = (self._seen.get(entry.name), last_run_of(entry))
+        return max(filter(None, here_and_there), default=None)
 
     def _end_look(self, began: slots.Moment) -> None:
         """Record that all entries listed were asked, in a look that began then."""
@@ -493,3 +511,11 @@ class ClaimsRedBeatTicks(ClaimsTicks):
         """Record for all replicas that every slot seen here is done."""
         with due_at_slots([entry], self._now):
             return entry._next_instance(last_run_at=self._seen.get(entry.name))  # noqa: SLF001
+
+
+def all_keys(app: Celery) -> Sequence[str]:
+    """Return the keys of all entries that RedBeat keeps on its server."""
+    from redbeat.schedulers import get_redis  # noqa: PLC0415  # only where it is in use
+
+    keys: Sequence[str] = get_redis(app).zrange(app.redbeat_conf.schedule_key, 0, -1)  # type: ignore[attr-defined]
+    return keys

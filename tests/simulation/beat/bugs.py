@@ -9,7 +9,7 @@ import pytest
 
 from celery_redlock.beat import in_force, scheduler
 from celery_redlock.beat.clock_check import ClockCheck, Trust
-from celery_redlock.beat.in_force import InForce
+from celery_redlock.beat.in_force import InForce, Listed
 from celery_redlock.beat.scheduler import ClaimsTicks
 from celery_redlock.beat.shared_rows import SharesRows, StoresItsRuns
 from celery_redlock.beat.slot_schedule import aware
@@ -29,6 +29,8 @@ FOUND_WITHIN = {
     "a_last_run_ahead_is_kept": 200,
     "earlier_changes_are_unseen": 160,
     "whole_rows_are_stored": 30,
+    "redbeats_last_run_ahead_is_kept": 100,
+    "redbeats_schedules_are_not_compared": 100,
 }
 """Fresh stories in which each is found: about ten times as many as it took."""
 
@@ -100,3 +102,13 @@ def _earlier_changes_are_unseen(patch: pytest.MonkeyPatch) -> None:
 @_bug
 def _whole_rows_are_stored(patch: pytest.MonkeyPatch) -> None:
     patch.delattr(StoresItsRuns, "save")
+
+
+@_bug
+def _redbeats_last_run_ahead_is_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(scheduler, "all_keys", lambda _: [])
+
+
+@_bug
+def _redbeats_schedules_are_not_compared(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Listed, "is_changed", lambda *_: False)

@@ -16,6 +16,7 @@ from django_celery_beat.clockedschedule import clocked
 from kombu.exceptions import OperationalError
 
 from celery_redlock.beat.clock_check import Trust
+from celery_redlock.beat.in_force import Listed
 from celery_redlock.beat.liveness import LivenessFile
 from celery_redlock.beat.scheduler import (
     ClaimsRedBeatTicks,
@@ -134,6 +135,31 @@ class LikeRedBeat(Scheduler):
         return min(self.maybe_due(entry) for entry in list(self.schedule.values()))
 
 
+class LikeRedBeatsServer(LikeRedBeat):
+    """One whose settings are stored where all replicas find them, once."""
+
+    stored: ClassVar[dict[str, Any]] = {}
+
+    class Entry(RedBeatsEntry):
+        @classmethod
+        def from_key(cls, key: str, app: Any) -> Any:
+            return LikeRedBeatsServer.stored[key]
+
+    def setup_schedule(self) -> None:
+        self.data = self.stored
+        self.update_from_dict(self.app.conf.beat_schedule)
+
+    def update_from_dict(self, dict_: Any) -> None:
+        for name, fields in dict_.items():
+            entry = self.Entry(**fields, name=name, app=self.app)
+            if name in self.stored:
+                entry.last_run_at = self.stored[name].last_run_at
+            self.stored[name] = entry
+
+    def tick(self, *args: Any, **kwargs: Any) -> float:
+        return min([1.0, *(self.maybe_due(entry) for entry in list(self.stored.values()))])
+
+
 class Host:
     """One replica on one host; it notes what it publishes: the entry, and the slot since START."""
 
@@ -192,6 +218,8 @@ def new_host(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     redlocks: dict[Celery, FakeRedlock] = {}
     monkeypatch.setattr("celery_redlock.beat.scheduler.redlock_of", redlocks.__getitem__)
+    stored = LikeRedBeatsServer.stored
+    monkeypatch.setattr("celery_redlock.beat.scheduler.all_keys", lambda _: [*stored])
 
     def new(*, ahead: float = 0.0, conf: dict[str, Any] | None = None, **entries: Any) -> Host:
         app = Celery("app", broker="memory://", set_as_current=False)
@@ -1206,31 +1234,6 @@ def test_an_entry_that_redbeat_did_not_list_has_its_ticks(
     assert host.slots() == [60, 120]
 
 
-class LikeRedBeatsServer(LikeRedBeat):
-    """One whose settings are stored where all replicas find them, once."""
-
-    stored: ClassVar[dict[str, Any]] = {}
-
-    class Entry(RedBeatsEntry):
-        @classmethod
-        def from_key(cls, key: str, app: Any) -> Any:
-            return LikeRedBeatsServer.stored[key]
-
-    def setup_schedule(self) -> None:
-        self.data = self.stored
-        self.update_from_dict(self.app.conf.beat_schedule)
-
-    def update_from_dict(self, dict_: Any) -> None:
-        for name, fields in dict_.items():
-            entry = self.Entry(**fields, name=name, app=self.app)
-            if name in self.stored:
-                entry.last_run_at = self.stored[name].last_run_at
-            self.stored[name] = entry
-
-    def tick(self, *args: Any, **kwargs: Any) -> float:
-        return min([1.0, *(self.maybe_due(entry) for entry in list(self.stored.values()))])
-
-
 @pytest.mark.parametrize("off", [-30.0, 30.0])
 def test_by_a_wrong_clock_no_entry_of_redbeat_is_stored(
     new_host: NewHost, clock: FakeClock, off: float
@@ -1261,6 +1264,44 @@ def test_a_schedule_of_redbeat_changed_by_a_restart_begins_with_it(
     host.redlock.clock.ahead = 0.0
     run(clock, 2, host)
     assert host.slots() == [33, 34, 35, 36, 37]
+
+
+def test_a_last_run_that_redbeat_stored_by_a_clock_ahead_is_put_right(
+    new_host: NewHost, clock: FakeClock
+) -> None:
+    LikeRedBeatsServer.stored.clear()
+    conf = {"redlock_beat_scheduler": LikeRedBeatsServer}
+    host = new_host(entry=1.0, conf=conf)
+    run(clock, 2, host)
+    entry = LikeRedBeatsServer.stored["entry"]
+    entry.last_run_at = moment(START + HOUR)
+    run(clock, 2, host)
+    assert host.slots() == [1, 2]
+    again = new_host(entry=1.0, conf=conf)
+    run(clock, 3, again)
+    assert again.slots() == [5, 6, 7]
+    # This one has seen nothing by that clock: another replica has.
+    entry = LikeRedBeatsServer.stored["entry"]
+    entry.last_run_at = moment(START + HOUR)
+    again.scheduler._in_force.looked_at = moment(START + HOUR)
+    run(clock, 3, again)
+    assert again.slots() == [5, 6, 7, 9, 10]
+
+
+@pytest.mark.parametrize(
+    ("last_run", "is_changed"),
+    [(-4.0, True), (-1.0, True), (0.0, False), (5.0, False)],
+)
+def test_an_entry_of_redbeat_listed_with_another_schedule_is_changed(
+    new_host: NewHost, last_run: float, is_changed: bool
+) -> None:
+    host = new_host(entry=HOUR, conf={"redlock_beat_scheduler": LikeRedBeat})
+    listed = Listed()
+    assert not listed.is_changed(new_entry(host, "entry", 3.0, last_run=START - 4), moment(START))
+    listed.end_look()
+    entry = new_entry(host, "entry", 5.0, last_run=START + last_run)
+    # With a later run, another replica has begun it.
+    assert listed.is_changed(entry, moment(START)) is is_changed
 
 
 def test_redbeat_is_found_by_its_name_and_does_without_a_leader() -> None:

@@ -54,13 +54,12 @@ def list_(
         locks = _each(target, nodes, match, kinds or _SHOWN)
         if task is not None:
             locks = (lock for lock in locks if lock.task == task)
-        if as_json:
-            _print_json(locks)
-        else:
-            _print_text(locks)
+        total = _print_json(locks) if as_json else _print_text(locks)
         errors = nodes.errors
     for node, error in errors.items():
         click.echo(visible(f"{node} is left out: {error}"), err=True)
+    if task is not None and not total:
+        _doubt(target, task)
     ctx.exit(1 if len(nodes) - len(errors) < target.quorum else 0)
 
 
@@ -89,12 +88,22 @@ def _each(target: Target, nodes: NodeSet, match: str, kinds: tuple[str, ...]) ->
         yield from found(bar.update)
 
 
-def _print_json(locks: Iterable[Lock]) -> None:
+def _doubt(target: Target, task: str) -> None:
+    """Say if a task without a lock is not one of the app: its name may be misspelt."""
+    from celery_redlock.operate.tasks import doubt_about, singleton_tasks
+
+    if target.app is not None and (doubt := doubt_about(task, singleton_tasks(target.app))):
+        click.echo(visible(doubt), err=True)
+
+
+def _print_json(locks: Iterable[Lock]) -> int:
+    """Print locks as JSON; return how many."""
     now = time.time()
-    _print_lines(json_text(lock.as_json(now)) for lock in locks)
+    return _print_lines(json_text(lock.as_json(now)) for lock in locks)
 
 
-def _print_text(locks: Iterable[Lock]) -> None:
+def _print_text(locks: Iterable[Lock]) -> int:
+    """Print locks as a table; return how many."""
     from celery_redlock.operate.locks import by_age
 
     each = iter(locks)
@@ -105,6 +114,7 @@ def _print_text(locks: Iterable[Lock]) -> None:
     rows = itertools.chain(table, (row_of(lock, now) for lock in each))
     total = _print_lines(padded(row, widths) for row in rows) - 1
     click.echo(f"\n{count(total, 'lock')}.")
+    return total
 
 
 def _print_lines(lines: Iterator[str]) -> int:

@@ -9,8 +9,9 @@ import click
 
 from celery_redlock.units import count, seconds
 
+from .key import takes_key
 from .parameters import TEXT, Seconds
-from .show import key_in, lock_text
+from .show import lock_text
 from .target import as_json, target_of
 from .text import document, visible
 
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from celery_redlock.operate.node_set import NodeSet
     from celery_redlock.operate.target import Target
 
+    from .key import GivenKey
+
 
 @click.command()
-@click.argument("key", type=TEXT, required=False)
+@takes_key
 @click.option(
     "--done", "label", type=TEXT, help="Delete this done mark of the key, as `show` lists it."
 )
@@ -53,7 +56,7 @@ if TYPE_CHECKING:
 def release(
     ctx: click.Context,
     *,
-    key: str | None,
+    given: GivenKey | None,
     label: str | None,
     expected: str | None,
     orphaned: bool,
@@ -64,20 +67,21 @@ def release(
 ) -> None:
     """Release a lock, a reservation, a pending slot or a done mark.
 
-    KEY is as in `list`. A lock is released only if its holder is still the one that is shown.
+    KEY is as in `list`. With --task the key is computed as the app does. A lock is released only
+    if its holder is still the one that is shown.
     Exits with 1 if there is nothing to release, or another holder has it by now.
     """
     target = target_of(ctx)
-    if (key is None) is not orphaned:
-        raise click.UsageError("Give a KEY, or --orphaned.")
+    if (given is None) is not orphaned:
+        raise click.UsageError("Give a KEY, or --task with its arguments, or --orphaned.")
     if queues and not orphaned:
         raise click.UsageError("--queue is an option of --orphaned.")
     with target.nodes() as nodes:
-        if key is None:
+        if given is None:
             released = _orphaned(target, nodes, (grace, queues), as_json=as_json, yes=yes)
         else:
-            name = key_in(target, key)
-            released = _one(target, nodes, (name, label, expected), as_json=as_json, yes=yes)
+            wanted = (given.on(target), label, expected)
+            released = _one(target, nodes, wanted, as_json=as_json, yes=yes)
     ctx.exit(0 if released else 1)
 
 

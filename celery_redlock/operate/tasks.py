@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from celery_redlock.config.options import LockOptions
@@ -18,6 +18,20 @@ def singleton_tasks(app: Any) -> dict[str, SingletonTask]:
     return {name: one for name, one in sorted(app.tasks.items()) if isinstance(one, SingletonTask)}
 
 
+def doubt_about(name: str, tasks: Collection[str]) -> str | None:
+    """Return what is wrong with the name of a task, and which one was meant; None: it is known.
+
+    Args:
+        name: Name of the task.
+        tasks: Names of the singleton tasks.
+    """
+    if name in tasks:
+        return None
+    close = closest(name, tasks)
+    hint = f"did you mean {close}?" if close else f"known: {', '.join(tasks) or 'none'}"
+    return f"unknown singleton task {name!r}; {hint}"
+
+
 def key_of_call(app: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """Return the lock key of a call, as the worker computes it.
 
@@ -31,10 +45,8 @@ def key_of_call(app: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, A
         ConfigurationError: The singleton task is unknown, or can't be called like this.
     """
     tasks = singleton_tasks(app)
-    if name not in tasks:
-        close = closest(name, tasks)
-        hint = f"did you mean {close}?" if close else f"known: {', '.join(tasks) or 'none'}"
-        raise ConfigurationError(f"unknown singleton task {name!r}; {hint}")
+    if problem := doubt_about(name, tasks):
+        raise ConfigurationError(problem)
     try:
         return task_lock_config(tasks[name], app).rule.key_for(args, kwargs)
     except TypeError as error:

@@ -11,6 +11,7 @@ import pytest
 from celery import Celery
 from click.testing import CliRunner
 
+from celery_redlock import singleton_task
 from celery_redlock.cli import redlock as with_app
 from celery_redlock.cli.alone import main
 from celery_redlock.redlock import Redlock
@@ -61,6 +62,18 @@ def _time_of_the_nodes(three: Operated, monkeypatch: pytest.MonkeyPatch) -> None
 def redlock(three: Operated) -> Redlock:
     """A lock on the three nodes."""
     return three.redlock()
+
+
+@pytest.fixture
+def bank(three: Operated) -> Iterator[Celery]:
+    """An app on the three nodes, with one singleton task."""
+    with Celery("bank", broker="memory://", set_as_current=False) as app:
+        app.conf.update(redlock_nodes=three.urls, redlock_restart_guard=False)
+
+        @singleton_task(app=app, shared=False, name="bank.sync", lock_on_conflict="complete")
+        def sync(account_id: int, month: str = "may") -> None: ...
+
+        yield app
 
 
 @pytest.fixture(autouse=True)

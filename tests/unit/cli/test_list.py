@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 import pytest
+from celery import Celery
 
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.task_lock import TaskLock
@@ -78,6 +79,32 @@ def test_pattern_and_task_choose_the_keys(
     for key in ("bank.sync:1", "bank.sync:2", "bank.sync_all:1"):
         redlock.acquire(key, 30)
     assert keys(run("list", "--json", *words)) == expected
+
+
+@pytest.mark.parametrize(
+    ("task", "says"),
+    [
+        ("bank.snyc", "unknown singleton task 'bank.snyc'; did you mean bank.sync?\n"),
+        ("x\x1b", "unknown singleton task 'x\\x1b'; known: bank.sync\n"),
+        ("bank.sync", ""),
+    ],
+)
+def test_an_unknown_task_without_a_lock_is_doubted(
+    bank: Celery, run: Run, task: str, says: str
+) -> None:
+    assert run("list", "--task", task, "--json", app=bank) == Ran(0, says)
+    assert run("list", "--task", task, app=bank) == Ran(0, run("list").output + says)
+
+
+def test_a_task_that_has_a_lock_is_not_doubted(bank: Celery, redlock: TaskLock, run: Run) -> None:
+    redlock.acquire("bank.snyc:1", 30)
+    ran = run("list", "--task", "bank.snyc", "--json", app=bank)
+    assert keys(ran) == ["bank.snyc:1"]
+    assert ran.exit_code == 0
+
+
+def test_without_an_app_no_task_is_doubted(run: Run) -> None:
+    assert run("list", "--task", "bank.snyc", "--json") == Ran(0, "")
 
 
 def test_a_prefix_is_no_pattern(three: Operated, run: Run) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from celery import Celery
 
 from celery_redlock.operate import orphans as orphaned
 from celery_redlock.operate import removal
@@ -162,10 +163,46 @@ def test_without_a_quorum_the_release_is_an_error(
     assert ran.exit_code == 1
 
 
-@pytest.mark.parametrize("words", [(), ("k", "--orphaned")], ids=str)
-def test_a_key_and_orphaned_exclude_each_other(run: Run, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "call", [("--args", "[42]"), ("--kwargs", '{"month": "may", "account_id": 42}')], ids=str
+)
+def test_the_key_of_a_call_is_computed_as_by_show(
+    three: Operated, bank: Celery, redlock: TaskLock, run: Run, call: tuple[str, str]
+) -> None:
+    words = ("--task", "bank.sync", *call)
+    key = run("show", *words, "--json", app=bank).json["key"]
+    redlock.acquire(key, 30, label="task-1")
+    other = redlock.acquire(
+        run("show", "--task", "bank.sync", "--args", "[43]", "--json", app=bank).json["key"], 30
+    )
+    ran = run("release", *words, "--yes", app=bank)
+    assert ran.output.startswith(f"{key}: held by task-1@")
+    assert ran.output.endswith("\nReleased.\n")
+    assert ran.exit_code == 0
+    assert three.holders(key) == [None] * 3
+    assert three.holders(other.key) == [other.owner] * 3
+
+
+def test_a_misspelt_task_is_an_error_that_names_the_one_meant(bank: Celery, run: Run) -> None:
+    ran = run("release", "--task", "bank.snyc", "--args", "[42]", app=bank)
+    assert "unknown singleton task 'bank.snyc'; did you mean bank.sync?" in ran.output
+    assert ran.exit_code == 1
+
+
+def test_a_task_needs_an_app(run: Run) -> None:
+    ran = run("release", "--task", "bank.sync")
+    assert "--task needs an app: celery -A proj redlock release --task" in ran.output
+    assert ran.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(), ("k", "--orphaned"), ("k", "--task", "bank.sync"), ("--task", "bank.sync", "--orphaned")],
+    ids=str,
+)
+def test_key_call_and_orphaned_exclude_each_other(run: Run, words: tuple[str, ...]) -> None:
     ran = run("release", *words)
-    assert "Give a KEY, or --orphaned." in ran.output
+    assert "Give a KEY, or --task with its arguments" in ran.output
     assert ran.exit_code == 2
 
 

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from celery import Celery
 
-from celery_redlock import singleton_task
 from celery_redlock.config.task_config import task_lock_config
 from celery_redlock.redlock.lease import holder_of
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.operated import Operated
 from tests.support.processes.ran import Run
-
-
-@pytest.fixture
-def app(three: Operated) -> Iterator[Celery]:
-    with Celery("bank", broker="memory://", set_as_current=False) as app:
-        app.conf.update(redlock_nodes=three.urls, redlock_restart_guard=False)
-
-        @singleton_task(app=app, shared=False, name="bank.sync", lock_on_conflict="complete")
-        def sync(account_id: int, month: str = "may") -> None: ...
-
-        yield app
 
 
 def test_each_node_s_view_is_shown_side_by_side(
@@ -113,10 +99,10 @@ def test_a_pending_slot_has_no_pending_slot(redlock: TaskLock, run: Run) -> None
 
 
 def test_the_key_of_a_call_is_computed_as_by_the_app(
-    app: Celery, redlock: TaskLock, run: Run
+    bank: Celery, redlock: TaskLock, run: Run
 ) -> None:
     shown = [
-        run("show", "--task", "bank.sync", *words, "--json", app=app).json["key"]
+        run("show", "--task", "bank.sync", *words, "--json", app=bank).json["key"]
         for words in (
             ("--args", "[42]"),
             ("--args", '[42, "may"]'),
@@ -124,12 +110,12 @@ def test_the_key_of_a_call_is_computed_as_by_the_app(
         )
     ]
     [key] = set(shown)
-    assert key == task_lock_config(app.tasks["bank.sync"], app).rule.key_for((42,), {})
-    other = run("show", "--task", "bank.sync", "--args", "[43]", "--json", app=app)
+    assert key == task_lock_config(bank.tasks["bank.sync"], bank).rule.key_for((42,), {})
+    other = run("show", "--task", "bank.sync", "--args", "[43]", "--json", app=bank)
     assert other.json["key"] != key
     redlock.acquire(key, 30, label="task-1")
     # The options of the task are those of the app.
-    assert "lock_conflict_result" in run("show", key, app=app).output
+    assert "lock_conflict_result" in run("show", key, app=bank).output
 
 
 @pytest.mark.parametrize(
@@ -146,9 +132,9 @@ def test_the_key_of_a_call_is_computed_as_by_the_app(
     ],
 )
 def test_a_call_that_can_t_be_is_an_error(
-    app: Celery, run: Run, words: list[str], code: int, says: str
+    bank: Celery, run: Run, words: list[str], code: int, says: str
 ) -> None:
-    ran = run("show", *words, app=app)
+    ran = run("show", *words, app=bank)
     assert says in ran.output
     assert ran.exit_code == code
 

@@ -1,0 +1,108 @@
+"""The key that a command is about: as it was typed, or that of a call of a task."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .parameters import TEXT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from celery_redlock.operate.target import Target
+
+
+def _json_of(kind: type[Any]) -> Callable[[click.Context, click.Parameter, str], Any]:
+    """Return the callback of an option that is JSON of a type."""
+
+    def parse(_ctx: click.Context, _option: click.Parameter, value: str) -> Any:
+        try:
+            parsed = json.loads(value)
+        except ValueError as error:
+            raise click.BadParameter(f"{value!r} is not JSON: {error}") from error
+        if not isinstance(parsed, kind):
+            raise click.BadParameter(f"{value!r} is not a JSON {kind.__name__}")
+        return parsed
+
+    return parse
+
+
+_OPTIONS = (
+    click.argument("key", type=TEXT, required=False),
+    click.option("--task", help="Name of a task, instead of a key; with an app only."),
+    click.option(
+        "--args", callback=_json_of(list), default="[]", help="Its arguments, as a JSON list."
+    ),
+    click.option(
+        "--kwargs", callback=_json_of(dict), default="{}", help="The same by name, as JSON."
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenKey:
+    """A key as it was typed, or the call whose key it is.
+
+    Attributes:
+        key: Key of a lock, or a Redis key of it; None: a call is given.
+        task: Name of the task of the call.
+        args: Its arguments.
+        kwargs: Its arguments by name.
+    """
+
+    key: str | None
+    task: str | None
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+    def on(self, target: Target) -> str:
+        """Return the key of the lock.
+
+        Raises:
+            UsageError: A call is given without an app.
+            ConfigurationError: The task is unknown, or can't be called like this.
+        """
+        if self.key is not None:
+            start = f"{target.key_prefix}:{{"
+            if self.key.startswith(start):
+                return self.key[len(start) :].rpartition("}")[0]
+            return self.key
+        if target.app is None:
+            words = f"redlock {click.get_current_context().info_name} --task"
+            raise click.UsageError(f"--task needs an app: celery -A proj {words} …")
+        from celery_redlock.operate.tasks import key_of_call
+
+        return key_of_call(target.app, str(self.task), self.args, self.kwargs)
+
+
+def takes_key(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command a KEY, or ``--task`` with its arguments, as `given`; None: neither was typed.
+
+    Raises:
+        UsageError: Both were typed.
+    """
+
+    @wraps(command)
+    def with_key(
+        *others: Any,
+        key: str | None,
+        task: str | None,
+        args: list[Any],
+        kwargs: dict[str, Any],
+        **options: Any,
+    ) -> Any:
+        if key is not None and task is not None:
+            raise click.UsageError("Give a KEY, or --task with its arguments, not both.")
+        is_given = key is not None or task is not None
+        given = GivenKey(key, task, args, kwargs) if is_given else None
+        return command(*others, given=given, **options)
+
+    decorated: Callable[..., Any] = with_key
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    return decorated

@@ -8,6 +8,7 @@ import click
 
 from celery_redlock.units import seconds
 
+from .command_line import same_command
 from .target import as_json, target_of
 from .text import document
 
@@ -56,6 +57,5 @@ def _text(waiting: list[NodeStatus], objections: list[str], *, is_made: bool) ->
     if not lines:
         return "No node waits for its restart guard."
     done = "Admitted. Clients notice within seconds."
-    return "\n".join(
-        [*lines, _CONSEQUENCE, done if is_made else "None was admitted. To do so: --yes"]
-    )
+    none = f"None was admitted. To admit them: {same_command('--yes')}"
+    return "\n".join([*lines, _CONSEQUENCE, done if is_made else none])

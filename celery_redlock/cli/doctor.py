@@ -8,6 +8,7 @@ import click
 
 from celery_redlock.units import count
 
+from .command_line import other_command
 from .target import as_json, target_of
 from .text import document, visible
 
@@ -44,14 +45,16 @@ def doctor(
     found = diagnose(target_of(ctx), fleet)
     totals = {one.value: sum(each.severity is one for each in found) for one in Severity}
     if as_json:
-        click.echo(document(totals | {"findings": [finding.as_json() for finding in found]}))
+        findings = [finding.as_json(other_command()) for finding in found]
+        click.echo(document(totals | {"findings": findings}))
     else:
-        click.echo("\n\n".join([*map(finding_text, found), _sum(found, totals)]))
+        texts = [finding_text(finding, other_command()) for finding in found]
+        click.echo("\n\n".join([*texts, _sum(found, totals)]))
     ctx.exit(1 if totals["error"] or (strict and totals["warning"]) else 0)
 
 
-def finding_text(finding: Finding) -> str:
-    """Return a finding as a paragraph."""
+def finding_text(finding: Finding, command: str) -> str:
+    """Return a finding as a paragraph; `command` is the start of each command in it."""
     severity = finding.severity.value
     head = click.style(f"{severity.upper():{len(_INDENT) - 1}}", fg=_COLOURS[severity])
     return "\n".join(
@@ -60,7 +63,7 @@ def finding_text(finding: Finding) -> str:
             f"{_INDENT}where:  {visible(finding.where)}",
             f"{_INDENT}what:   {visible(finding.what)}",
             f"{_INDENT}why:    {finding.trap.why}",
-            f"{_INDENT}fix:    {finding.trap.fix}",
+            f"{_INDENT}fix:    {visible(finding.fix(command))}",
             f"{_INDENT}more:   {finding.trap.anchor}",
         )
     )

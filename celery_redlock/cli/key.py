@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .command_line import same_command_with_app
 from .parameters import TEXT
 
 if TYPE_CHECKING:
@@ -73,8 +74,7 @@ class GivenKey:
                 return self.key[len(start) :].rpartition("}")[0]
             return self.key
         if target.app is None:
-            words = f"redlock {click.get_current_context().info_name} --task"
-            raise click.UsageError(f"--task needs an app: celery -A proj {words} …")
+            raise click.UsageError(f"--task needs an app: {same_command_with_app()}")
         from celery_redlock.operate.tasks import key_of_call
 
         return key_of_call(target.app, str(self.task), self.args, self.kwargs)

@@ -9,6 +9,7 @@ import click
 
 from celery_redlock.units import count, seconds
 
+from .command_line import same_command, same_command_with_app
 from .key import takes_key
 from .parameters import TEXT, Seconds
 from .show import lock_text
@@ -112,7 +113,8 @@ def _one(
         click.echo(f"Not released: its id is not {visible(str(expected))}.")
         return False
     if not yes:
-        click.echo(f"Nothing was released. To release it: --yes --expect {lock.id}")
+        words = ("--yes",) if expected else ("--yes", "--expect", lock.id)
+        click.echo(f"Nothing was released. To release it: {same_command(*words)}")
         return True
     click.echo("Released." if released else "Not released: it has another holder by now, or none.")
     return released
@@ -137,7 +139,7 @@ def _orphaned(
     from celery_redlock.operate.removal import operator, remove
 
     if target.app is None:
-        raise click.UsageError("--orphaned needs an app: celery -A proj redlock release --orphaned")
+        raise click.UsageError(f"--orphaned needs an app: {same_command_with_app()}")
     grace, queues = where
     locks, unseen = orphans(target, nodes, grace, time.sleep, queues)
     released = [yes and remove(target, nodes, lock, operator()) for lock in locks]
@@ -154,5 +156,5 @@ def _orphaned(
     for messages in unseen:
         click.echo(f"Not seen: {visible(messages)}.", err=True)
     if locks and not yes and not as_json:
-        click.echo("Nothing was released. To release: --yes")
+        click.echo(f"Nothing was released. To release: {same_command('--yes')}")
     return True

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .command_line import note_typed
+
 if TYPE_CHECKING:
     from celery_redlock.operate.target import Target
 
@@ -31,6 +33,13 @@ def target_of(ctx: click.Context) -> Target:
 
 class RedlockGroup(click.Group):
     """Group whose commands end with a message where the reader can help, not with a traceback."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the subcommand and its words, and note the command line for what it prints."""
+        note_typed(ctx, [*args])
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from .command_line import other_command
 from .target import target_of
 
 
@@ -56,7 +57,8 @@ def web(
     listener = listen(host, port, token)
     incidents = Incidents(target.app) if target.app is not None else None
     cookie = f"redlock_{listener.getsockname()[1]}"
-    page = new_page(target, Access(token, hosts), incidents, cookie=cookie)
+    access = Access(token, hosts)
+    page = new_page(target, access, incidents, cookie=cookie, command=other_command())
     if incidents is not None:
         incidents.start()
     click.echo(f"The page is at {url_of(listener)} (Ctrl-C ends it).")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import shlex
 import time
 from collections.abc import Callable
 from typing import Any
@@ -37,6 +38,7 @@ def new_page(
     incidents: Incidents | None,
     *,
     cookie: str = "redlock",
+    command: str = "celery -A proj redlock",
     now: Callable[[], float] = time.time,
 ) -> Flask:
     """Return the page as a WSGI application.
@@ -46,6 +48,7 @@ def new_page(
         access: Who may do what.
         incidents: Recent conflicts and lost leases; None: without an app nobody announces them.
         cookie: Name of the session's cookie: browsers send it to each port of a host.
+        command: Start of the commands that the page names.
         now: Time, seconds since the epoch.
     """
     page = Flask(__name__)
@@ -60,7 +63,7 @@ def new_page(
     page.session_interface = Sessions()
     page.jinja_env.globals.update(
         units=units, csrf=csrf, has_token=access.token is not None,
-        is_logged_in=access.is_logged_in,
+        is_logged_in=access.is_logged_in, command=command, quoted=shlex.quote,
     )  # fmt: skip
     guard(page, access)
     _add_overview(page, target, incidents, now)

@@ -230,12 +230,12 @@ def _claims_of(target: Target) -> str:
 def _of_missed(target: Target, nodes: NodeSet) -> Iterator[Finding]:
     """Yield the entries of which ticks were missed, by the notes of beat's replicas."""
     found = each_lock(nodes, target.key_prefix, _claims_of(target))
-    ticks = certain([tick for tick in map(tick_of, found) if tick])
-    missed = sorted(tick for tick in ticks if tick.state is TickState.MISSED)
+    keys = {tick: lock.key for lock in found if (tick := tick_of(lock))}
+    missed = sorted(tick for tick in certain([*keys]) if tick.state is TickState.MISSED)
     for entry, those in groupby(missed, key=lambda tick: tick.entry):
-        slots = [tick.slot for tick in those]
-        what = f"{slots[-1]}, the last of {len(slots)} that were noted"
-        yield traps.MISSED.at(f"beat entry {entry}", what)
+        ticks = [*those]
+        what = f"{ticks[-1].slot}, the last of {len(ticks)} that were noted"
+        yield traps.MISSED.at(f"beat entry {entry}", what, key=keys[ticks[-1]])
 
 
 def _is_ours(scheduler: object) -> bool:

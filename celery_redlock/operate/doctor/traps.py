@@ -5,10 +5,13 @@ The reference page is made from this file: `python -m tools.docs.doctor_page`.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from enum import Enum
 
 PAGE = "docs/reference/doctor.md"
+_COMMAND = "celery -A proj redlock"
+"""Start of the commands in the remedies."""
 
 
 class Severity(str, Enum):
@@ -45,9 +48,11 @@ class Trap:
         """Place in the documentation."""
         return f"{PAGE}#{self.code.lower()}"
 
-    def at(self, where: str, what: str, severity: Severity = Severity.WARNING) -> Finding:
+    def at(
+        self, where: str, what: str, severity: Severity = Severity.WARNING, key: str = ""
+    ) -> Finding:
         """Return the finding that it was found at a place, by what was seen."""
-        return Finding(self, severity, where, what)
+        return Finding(self, severity, where, what, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +64,22 @@ class Finding:
         severity: Its severity here.
         where: Node, setting or task.
         what: What was seen.
+        key: Key of the lock that the remedy releases; '': it releases none.
     """
 
     trap: Trap
     severity: Severity
     where: str
     what: str
+    key: str = ""
 
-    def as_json(self) -> dict[str, str]:
-        """Return the finding as plain JSON values."""
+    def fix(self, command: str = _COMMAND) -> str:
+        """Return the remedy, with lines for a shell; each begins with `command`."""
+        text = self.trap.fix.replace(_COMMAND, command)
+        return text.replace(" KEY`", f" {shlex.quote(self.key)}`") if self.key else text
+
+    def as_json(self, command: str = _COMMAND) -> dict[str, str]:
+        """Return the finding as plain JSON values; `command` is that of `fix`."""
         return {
             "code": self.trap.code,
             "severity": self.severity.value,
@@ -75,7 +87,7 @@ class Finding:
             "where": self.where,
             "what": self.what,
             "why": self.trap.why,
-            "fix": self.trap.fix,
+            "fix": self.fix(command),
             "docs": self.trap.anchor,
         }
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
+import sysconfig
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from celery import Celery
@@ -58,6 +63,36 @@ def test_a_done_mark_is_deleted_and_nothing_else(
     marks = run(five.urls, "show", "k", "--json").json["done"]
     assert [mark["label"] for mark in marks] == ["task-2/0/abc"]
     assert redlock.read_holder("k")
+
+
+_MODULE = """
+from celery import Celery
+
+app = Celery("bank", broker="memory://")
+app.conf.update(
+    redlock_nodes={nodes!r}, redlock_restart_guard=False, redlock_node_timeout=20.0
+)
+"""
+
+
+def test_the_line_that_is_printed_releases_the_lock_from_a_shell(
+    five: Servers, new_redlock: NewRedlock, tmp_path: Path
+) -> None:
+    redlock = new_redlock(five.urls)
+    key = """it's "$HOME"; 42"""
+    redlock.acquire(key, 60)
+    (tmp_path / "my_bank.py").write_text(_MODULE.format(nodes=five.urls), encoding="utf-8")
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
+    line = f"celery -A my_bank redlock release {shlex.quote(key)}"
+    for last in ("Nothing was released.", "Released."):
+        ran = subprocess.run(
+            ["sh", "-c", line], cwd=tmp_path, env=os.environ | {"PATH": path},
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        output = ran.stdout + ran.stderr
+        assert output.splitlines()[-1].startswith(last), output
+        line = output.rpartition("To release it: ")[2]
+    assert redlock.read_holder(key) is None
 
 
 # ---- orphaned reservations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
@@ -26,20 +27,23 @@ def three(monkeypatch: pytest.MonkeyPatch) -> Operated:
 
 
 @pytest.fixture
-def run(three: Operated) -> Run:
+def run(three: Operated, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run `celery-redlock` on the three nodes: `run("status", "--json")`.
 
-    `options` are those of the group; with `app`, it is `celery -A … redlock` instead.
+    `options` are those of the group; with `app`, it is `celery -A bank redlock` instead.
     """
 
     def run(*words: str, options: Sequence[str] = (), app: Celery | None = None) -> Ran:
         if app is not None:
+            monkeypatch.setattr(sys, "argv", ["celery", "-A", "bank", "redlock", *words])
             result = CliRunner().invoke(
                 with_app, words, obj=SimpleNamespace(app=app), catch_exceptions=False
             )
         else:
             nodes = [word for url in three.urls for word in ("--node", url)]
-            result = CliRunner().invoke(main, [*nodes, *options, *words], catch_exceptions=False)
+            typed = [*nodes, *options, *words]
+            monkeypatch.setattr(sys, "argv", ["celery-redlock", *typed])
+            result = CliRunner().invoke(main, typed, catch_exceptions=False)
         return Ran(result.exit_code, result.output)
 
     return run

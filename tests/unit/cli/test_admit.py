@@ -28,7 +28,8 @@ def test_without_yes_no_node_is_admitted(three: Operated, run: Run) -> None:
     ran = run("admit")
     assert ran.exit_code == 0
     assert f"{A}: votes in 43.6 s" in ran.output
-    assert "None was admitted. To do so: --yes" in ran.output
+    assert "None was admitted. To admit them: celery-redlock --node redis://" in ran.output
+    assert ran.output.endswith(" admit --yes\n")
     assert noted(three) == [None] * 3
 
 

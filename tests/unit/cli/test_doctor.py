@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import shlex
 
+import pytest
+from celery import Celery
+
+from celery_redlock.config.identity import identity_of
+from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.operated import Operated
 from tests.support.processes.ran import Run
 
@@ -102,3 +107,25 @@ def test_nodes_that_refuse_to_write_are_no_quorum(three: Operated, run: Run) -> 
 @pytest.mark.parametrize("fleet", [("0", "1"), ("1", "0"), ("1", "many")])
 def test_an_invalid_fleet_is_refused(run: Run, fleet: tuple[str, str]) -> None:
     assert run("doctor", "--fleet", *fleet).exit_code == 2
+
+
+def test_a_remedy_names_the_command_with_app_and_key(
+    three: Operated, bank: Celery, redlock: TaskLock, run: Run
+) -> None:
+    key = f"%beat:{identity_of(bank)}:by%20day's:2026-01-01T13:00:00Z:missed"
+    redlock.reserve(key, 9, label="id")
+    line = f"celery -A bank redlock release {shlex.quote(key)}"
+    assert f"; `{line}` removes it." in run("doctor", app=bank).output
+    [finding] = [
+        one for one in run("doctor", "--json", app=bank).json["findings"] if one["code"] == "RL302"
+    ]
+    assert f"`{line}`" in finding["fix"]
+    assert run(*shlex.split(line)[4:], "--yes", app=bank).exit_code == 0
+    assert three.holders(key) == [None] * 3
+
+
+def test_a_remedy_without_an_app_names_the_nodes(three: Operated, run: Run) -> None:
+    three[0].info["uptime_in_seconds"] = "20"
+    node_words = " ".join(f"--node {url}" for url in three.urls)
+    output = run("doctor", options=["--restart-guard"]).output
+    assert f"`celery-redlock {node_words} --restart-guard admit --yes`" in output

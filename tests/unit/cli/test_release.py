@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,13 +29,51 @@ def test_without_yes_nothing_is_released(three: Operated, redlock: TaskLock, run
     assert ran.output.startswith("k: held by task-1@")
     assert "\nConsequence: its task may be running: the next renewal" in ran.output
     [identity] = re.findall(
-        r"\nNothing was released. To release it: --yes --expect (\w+)\n$", ran.output
+        r"\nNothing was released. To release it: celery-redlock .* --expect (\w+)\n$", ran.output
     )
     assert identity == run("show", "k", "--json").json["lock"]["id"]
     shown = run("release", "k", "--json")
     assert (shown.json["released"], shown.json["id"]) == (False, identity)
     assert (ran.exit_code, shown.exit_code) == (0, 0)
     assert (three.holders(), three.floors()) == before
+
+
+def line_in(output: str) -> list[str]:
+    """Return the words of the line that is printed for the release, as a shell reads them."""
+    return shlex.split(output.rpartition("To release it: ")[2])
+
+
+@pytest.mark.parametrize(
+    "typed", [["bank.sync:42"], ["it's $HOME; 42"], ["*"], ["--", "-k"]], ids=str
+)
+def test_the_line_that_is_printed_releases_the_lock(
+    three: Operated, bank: Celery, redlock: TaskLock, run: Run, typed: list[str]
+) -> None:
+    key = typed[-1]
+    redlock.acquire(key, 30)
+    without_app = line_in(run("release", *typed).output)
+    start = sys.argv[: -len(typed) - 1]
+    assert without_app[: len(start)] == start
+    line = line_in(run("release", *typed, app=bank).output)
+    assert line[:4] == ["celery", "-A", "bank", "redlock"]
+    assert line[4:] == without_app[len(start) :]
+    assert run(*line[4:], app=bank).exit_code == 0
+    assert three.holders(key) == [None] * 3
+
+
+def test_the_line_for_a_done_mark_or_a_known_holder_is_whole(
+    redlock: TaskLock, run: Run, bank: Celery
+) -> None:
+    redlock.mark_done("k", "task-1/0/abc")
+    [mark] = run("show", "k", "--json").json["done"]
+    typed = ("release", "k", "--done", "task-1/0/abc")
+    assert run(*typed, app=bank).output.endswith(
+        "To release it: celery -A bank redlock release k --done task-1/0/abc --yes "
+        f"--expect {mark['id']}\n"
+    )
+    assert run(*typed, "--expect", mark["id"], app=bank).output.endswith(
+        f"release k --done task-1/0/abc --expect {mark['id']} --yes\n"
+    )
 
 
 def test_a_released_lock_can_not_be_revived_by_its_holder(
@@ -190,8 +230,9 @@ def test_a_misspelt_task_is_an_error_that_names_the_one_meant(bank: Celery, run:
 
 
 def test_a_task_needs_an_app(run: Run) -> None:
-    ran = run("release", "--task", "bank.sync")
-    assert "--task needs an app: celery -A proj redlock release --task" in ran.output
+    ran = run("release", "--task", "bank.sync", "--args", "[42]")
+    line = "celery -A proj redlock release --task bank.sync --args '[42]'\n"
+    assert ran.output.endswith(f"--task needs an app: {line}")
     assert ran.exit_code == 2
 
 
@@ -207,8 +248,9 @@ def test_key_call_and_orphaned_exclude_each_other(run: Run, words: tuple[str, ..
 
 
 def test_orphans_need_an_app(run: Run) -> None:
-    ran = run("release", "--orphaned")
-    assert "--orphaned needs an app" in ran.output
+    ran = run("release", "--orphaned", "--queue", "a b")
+    line = "celery -A proj redlock release --orphaned --queue 'a b'\n"
+    assert ran.output.endswith(f"--orphaned needs an app: {line}")
     assert ran.exit_code == 2
 
 
@@ -248,11 +290,12 @@ def test_orphans_are_released_with_yes_only(
     three: Operated, orphan: list[tuple[float | str, ...]], run: Run, app: Any
 ) -> None:
     app.conf.redlock_nodes = three.urls
-    dry = run("release", "--orphaned", app=app)
+    dry = run("release", "--orphaned", "--queue", "a b", app=app)
     assert re.fullmatch(
         r"k: reserved by task-1@\S+ for .*\ngone: reserved by .*\n"
         r"2 reservations without a message\.\n"
-        r"Not seen: what is in queue b\\x1b\.\nNothing was released\. To release: --yes\n",
+        r"Not seen: what is in queue b\\x1b\.\nNothing was released\. To release: "
+        r"celery -A bank redlock release --orphaned --queue 'a b' --yes\n",
         dry.output,
     )
     assert three.holders() != [None] * 3
@@ -268,5 +311,5 @@ def test_orphans_are_released_with_yes_only(
     assert [(lock["key"], lock["released"]) for lock in locks] == [
         ("k", True), ("gone", False)
     ]  # fmt: skip
-    assert orphan == [(10.0,), (0.5, "b"), (10.0,)]
+    assert orphan == [(10.0, "a b"), (0.5, "b"), (10.0,)]
     assert {one.exit_code for one in (dry, ran, shown)} == {0}

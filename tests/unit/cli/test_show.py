@@ -141,5 +141,6 @@ def test_a_call_that_can_t_be_is_an_error(
 
 def test_a_task_needs_an_app(run: Run) -> None:
     ran = run("show", "--task", "bank.sync")
-    assert "--task needs an app" in ran.output
+    line = "celery -A proj redlock show --task bank.sync"
+    assert f"--task needs an app: {line}\n" in ran.output
     assert ran.exit_code == 2

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import html
+import re
+import shlex
 import socket
 import sys
 
@@ -36,6 +39,9 @@ def test_it_listens_at_loopback_and_only_shows(run: Run, served: list[Flask]) ->
     assert "3 of 3 nodes vote" in shown
     assert "Without an app" in shown
     assert client.post("/release").status_code == 405
+    line = re.findall("<code>(.*)</code>", client.get("/lock?key=it's").text)
+    words = shlex.split(html.unescape(line[0]))
+    assert (words[0], words[-2:]) == ("celery-redlock", ["release", "it's"])
 
 
 def test_a_token_from_the_environment_asks_for_a_login(

@@ -39,7 +39,7 @@ typist.run(doctest.DocTestParser().get_doctest(text, {}, "session", None, 0))
 sys.exit(typist.failures)
 """
 # The session of the README shows no output: which of two calls runs is open.
-README_SAYS = r"^\d{16}\nnot run: task \S+ holds 'bank\.sync:42' for another [\d.]+ s$"
+README_SAYS = r"^\d{16}\nnot run: task \S+ has held 'bank\.sync:42' since [\d: -]+ UTC; "
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ sends an exception through the result backend as class and ``args``, and this wa
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime, timezone
 
 _SHOWN = 200
 """Characters of a key or a holder that a message or a log line repeats."""
@@ -38,8 +39,31 @@ def visible(text: str) -> str:
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
+def _since(held_since: float | None) -> str:
+    """Return since when a lock is held, as part of a sentence; '': unknown."""
+    if held_since is None:
+        return ""
+    return f" since {datetime.fromtimestamp(held_since, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _expiry(remaining: float, held_since: float | None) -> str:
+    """Return when a lock expires, as the end of a sentence; '': unknown.
+
+    Whether a lease is renewed is not known. Of a reservation, which never is, `held_since` is None.
+    """
+    if not remaining:
+        return ""
+    if held_since is None:
+        return f", set to expire in {remaining:.3f} s"
+    return f"; it expires in {remaining:.3f} s unless its holder renews it"
+
+
 class RedlockError(Exception):
     """Base class of all exceptions of this package."""
+
+    def __repr__(self) -> str:
+        """Return class and message, as Celery shows an error in a ChordError and in its log."""
+        return f"{type(self).__name__}({str(self)!r})"
 
 
 class ConfigurationError(RedlockError):
@@ -110,7 +134,8 @@ class LockHeld(RedlockError):
         key, who = shown(self.key), shown(self.holder or "others")
         if self.contended:
             return f"cannot lock {key!r}: the nodes are split between attempts, {who} leads"
-        return f"cannot lock {key!r}: held by {who} for another {self.remaining:.3f} s"
+        since = self.held_since
+        return f"cannot lock {key!r}: held by {who}{_since(since)}{_expiry(self.remaining, since)}"
 
 
 class QuorumUnavailable(RedlockError):
@@ -215,9 +240,10 @@ class DuplicateTask(RedlockError):
         return self.holder
 
     def __str__(self) -> str:
+        since, verb = self.held_since, "holds" if self.held_since is None else "has held"
         return (
-            f"not run: task {shown(self.holder or 'unknown')} holds '{shown(self.key)}' "
-            f"for another {self.remaining:.3f} s"
+            f"not run: task {shown(self.holder or 'unknown')} {verb} '{shown(self.key)}'"
+            f"{_since(since)}{_expiry(self.remaining, since)}"
         )
 
 

@@ -174,6 +174,7 @@ def test_a_chord_with_a_skipped_part_fails_at_once(project: Project, key: str) -
     # ChordError is the body's own; get() first looks whether the parts failed.
     assert isinstance(end_of(body), ChordError | DuplicateTask)
     wait_for_state(body, "FAILURE")
+    assert "not run: task" in str(body.result)
 
 
 def test_a_chain_with_a_skipped_step_fails_its_chord_at_once(project: Project, key: str) -> None:

@@ -8,6 +8,7 @@ import pickle
 
 import pytest
 from celery import Celery
+from celery.exceptions import ChordError
 
 from celery_redlock.redlock.errors import (
     AlreadyDone,
@@ -26,13 +27,20 @@ ERRORS: list[tuple[RedlockError, str]] = [
     (ConfigurationError("2 nodes: an odd number is needed"), "2 nodes: an odd number is needed"),
     (
         LockHeld("invoice:42", HOLDER, 12.3456),
-        "cannot lock 'invoice:42': held by task-1@host for another 12.346 s",
+        "cannot lock 'invoice:42': held by task-1@host, set to expire in 12.346 s",
     ),
     (
         LockHeld("k", HOLDER, 1.0, held_since=99.5, task_name="bank.sync"),
-        "cannot lock 'k': held by task-1@host for another 1.000 s",
+        (
+            "cannot lock 'k': held by task-1@host since 1970-01-01 00:01:39 UTC; "
+            "it expires in 1.000 s unless its holder renews it"
+        ),
     ),
-    (LockHeld("k"), "cannot lock 'k': held by others for another 0.000 s"),
+    (
+        LockHeld("k", HOLDER, held_since=99.5),
+        "cannot lock 'k': held by task-1@host since 1970-01-01 00:01:39 UTC",
+    ),
+    (LockHeld("k"), "cannot lock 'k': held by others"),
     (
         LockHeld("k", HOLDER, 1.0, contended=True),
         "cannot lock 'k': the nodes are split between attempts, task-1@host leads",
@@ -64,12 +72,15 @@ ERRORS: list[tuple[RedlockError, str]] = [
     ),
     (LeaseLost("k"), "the lease on 'k' is lost: it could not be renewed in time"),
     (LeaseLost("k", "it was released"), "the lease on 'k' is lost: it was released"),
-    (DuplicateTask("k", "task-1", 2.5), "not run: task task-1 holds 'k' for another 2.500 s"),
+    (DuplicateTask("k", "task-1", 2.5), "not run: task task-1 holds 'k', set to expire in 2.500 s"),
     (
         DuplicateTask("k", "task-1", 2.5, "bank.sync", "host", 99.5),
-        "not run: task task-1 holds 'k' for another 2.500 s",
+        (
+            "not run: task task-1 has held 'k' since 1970-01-01 00:01:39 UTC; "
+            "it expires in 2.500 s unless its holder renews it"
+        ),
     ),
-    (DuplicateTask("k"), "not run: task unknown holds 'k' for another 0.000 s"),
+    (DuplicateTask("k"), "not run: task unknown holds 'k'"),
     (AlreadyDone("k"), "not run again: the task has already run under 'k'"),
 ]
 every_error = pytest.mark.parametrize(
@@ -91,6 +102,12 @@ def assert_same(one: BaseException, other: BaseException) -> None:
 @pytest.mark.parametrize(("error", "message"), ERRORS)
 def test_an_error_says(error: RedlockError, message: str) -> None:
     assert str(error) == message
+
+
+@every_error
+def test_an_error_shows_its_message_in_a_chord_s(error: RedlockError) -> None:
+    assert str(error) in str(ChordError(f"Dependency id raised {error!r}")).replace("\\'", "'")
+    assert repr(error).startswith(f"{type(error).__name__}(")
 
 
 @every_error

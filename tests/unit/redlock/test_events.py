@@ -104,7 +104,7 @@ def test_no_observer_ends_a_thread_of_ours(
         (
             Refused("k", LockHeld("k", "x", 1.0)),
             logging.DEBUG,
-            "lock refused key=k error=cannot lock 'k': held by x for another 1.000 s",
+            "lock refused key=k error=cannot lock 'k': held by x, set to expire in 1.000 s",
         ),
     ],
     ids=["lost", "down", "guarded", "refuses", "up", "acquired", "released", "refused"],

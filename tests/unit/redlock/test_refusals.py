@@ -64,6 +64,14 @@ def test_a_held_lock_names_its_holder_without_the_nonce() -> None:
     assert not error.contended
 
 
+def test_of_a_reservation_it_is_unknown_since_when() -> None:
+    """The floor under it, whose age is given, is that of an earlier lease."""
+    busy = Busy(new_owner("task-1", is_reservation=True), 1500, 3)
+    error = held_by("k", busy, 1000.0, contended=False, age=2.5)
+    assert error.held_since is None
+    assert str(error).endswith(", set to expire in 1.500 s")
+
+
 @pytest.mark.parametrize("leader", [None, Busy("", 0, 9)], ids=["no leader", "released"])
 def test_a_lock_that_nobody_holds_any_more_names_no_holder(leader: Busy | None) -> None:
     error = held_by("k", leader, 1000.0, contended=True)

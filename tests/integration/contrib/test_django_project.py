@@ -124,7 +124,7 @@ def test_each_tick_is_executed_once_with_two_beats(project: Django) -> None:
 
 
 def test_the_projects_own_tests_pass(project: Django) -> None:
-    assert "Ran 2 tests" in project.manage("test", settings="bank.settings_test")
+    assert "Ran 5 tests" in project.manage("test", settings="bank.settings_test")
 
 
 def test_the_pages_blocks_are_the_projects_files() -> None:

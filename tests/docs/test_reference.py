@@ -324,6 +324,15 @@ def test_make_targets_that_are_named_exist(page: str) -> None:
         assert {"demo", "test"} <= named
 
 
+def test_the_readme_begins_with_what_becomes_of_a_duplicate() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    beginning = readme.partition("\n## ")[0]
+    assert lock_options("task", {}, {}, max_ttl=60.0).on_conflict is options.OnConflict.SKIP
+    assert "a duplicate is **skipped**" in beginning
+    [word] = re.findall(r'`lock_on_conflict="(\w+)"`', beginning)
+    assert options.OnConflict(word) is options.OnConflict.WAIT
+
+
 def test_the_commands_come_first_in_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     [first, *_] = re.findall(r"^```console\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)

@@ -47,6 +47,7 @@ from celery_redlock import (
     singleton_task,
     tick_processed,
 )
+from celery_redlock.contrib.guards import Effect, psycopg
 
 if TYPE_CHECKING:
     from celery.canvas import Signature
@@ -229,6 +230,18 @@ def uses_the_lock() -> None:
     observer: Observer = observes
     Redlock(["redis://a"], observers=[observer])
     Redlock([1])  # type: ignore[list-item]
+
+
+# --- effects that are done once -------------------------------------------------------------------
+
+
+def has_an_effect_once(connection: Any, token: int | None) -> None:
+    effect = psycopg.once(connection, "invoice:42", token)
+    assert_type(effect, Effect)
+    assert_type(effect.is_new, bool)
+    assert_type(effect.store({"sent": True}), None)
+    psycopg.once(connection, 42, token)  # type: ignore[arg-type]
+    psycopg.once(connection, "invoice:42")  # type: ignore[call-arg]
 
 
 # --- what is raised and sent ----------------------------------------------------------------------

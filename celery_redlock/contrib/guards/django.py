@@ -1,9 +1,10 @@
-"""Guard for rows of the Django ORM: a mixin for models."""
+"""Guards for the Django ORM: a mixin for models, and a model of effects."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from .effects import NO_TRANSACTION, Effect, decoded
 from .stale import StaleToken, valid_token
 
 try:
@@ -67,3 +68,56 @@ class Fenced(models.Model):
             raise StaleToken(f"{self._meta.label}:{self.pk}", self.fence)
         for name, value in changes.items():
             setattr(self, name, value)
+
+
+class EffectModel(models.Model):
+    """Base of a model with a row for each effect that is done. Its subclass needs no fields."""
+
+    objects = models.Manager()
+    name = models.CharField(max_length=255, primary_key=True)
+    token = models.BigIntegerField()
+    result = models.TextField(null=True)
+    done_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        """The subclass has the table."""
+
+        abstract = True
+
+    def __str__(self) -> str:
+        return str(self.name)
+
+    @classmethod
+    def once(cls, name: str, token: int | None) -> Effect:
+        """Return the effect `name`: call it in the transaction of the effect's writes, before them.
+
+        If another transaction is doing the same effect, this waits for its end.
+
+        Args:
+            name: Name of the effect, at most 255 characters.
+            token: Fencing token of the run.
+
+        Returns:
+            An effect that is new for one run: the first whose transaction is committed. Later runs
+            get its result.
+
+        Raises:
+            StaleToken: A newer run has done the effect, or `token` is None.
+            RuntimeError: No transaction is open.
+        """
+        from django.db import router, transaction  # noqa: PLC0415  # needs Django's settings
+
+        def refuse_autocommit() -> None:
+            if transaction.get_autocommit(using=router.db_for_write(cls)):
+                raise RuntimeError(NO_TRANSACTION)
+
+        def write(result: str) -> bool:
+            refuse_autocommit()
+            return bool(cls.objects.filter(pk=name, token=token).update(result=result))
+
+        token = valid_token(name, token)
+        refuse_autocommit()
+        row, is_new = cls.objects.get_or_create(name=name, defaults={"token": token})
+        if row.token > token:
+            raise StaleToken(name, token)
+        return Effect(name, is_new=is_new, result=decoded(row.result), _write=write)

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
-from .fences import CLAIM, CREATE, HOLD
+from . import effects, fences
 from .stale import StaleToken, valid_token
+
+try:
+    from psycopg.rows import tuple_row
+except ImportError as error:  # pragma: no cover
+    raise ImportError(
+        "celery_redlock.contrib.guards.psycopg needs psycopg 3: pip install psycopg"
+    ) from error
 
 _NAMED = re.compile(r":(\w+)")
 
 
 def create_table(connection: Any) -> None:
-    """Create the table of fences unless it is there.
+    """Create the tables of fences and of effects; one that is there stays.
 
     Args:
         connection: Connection of psycopg.
     """
     with connection.transaction():
-        connection.execute(CREATE)
+        connection.execute(fences.CREATE)
+        connection.execute(effects.CREATE)
 
 
 def claim(connection: Any, resource: str, token: int | None) -> None:
@@ -36,7 +45,7 @@ def claim(connection: Any, resource: str, token: int | None) -> None:
     if connection.info.transaction_status != 0:
         raise RuntimeError("a transaction is open; claim before it, so that the claim is committed")
     with connection.transaction():
-        _run(connection, CLAIM, resource, token)
+        _run(connection, fences.CLAIM, resource, token)
 
 
 def hold_claim(connection: Any, resource: str, token: int | None) -> None:
@@ -50,10 +59,44 @@ def hold_claim(connection: Any, resource: str, token: int | None) -> None:
     Raises:
         StaleToken: A newer run has claimed it since: the transaction must be rolled back.
     """
-    _run(connection, HOLD, resource, token)
+    _run(connection, fences.HOLD, resource, token)
+
+
+def once(connection: Any, name: str, token: int | None) -> effects.Effect:
+    """Return the effect `name`: call it in the transaction of the effect's writes, before them.
+
+    If another transaction is doing the same effect, this waits for its end.
+
+    Args:
+        connection: Connection of psycopg, in a transaction.
+        name: Name of the effect, at most 255 characters.
+        token: Fencing token of the run.
+
+    Returns:
+        An effect that is new for one run: the first whose transaction is committed. Later runs get
+        its result.
+
+    Raises:
+        StaleToken: A newer run has done the effect, or `token` is None.
+        RuntimeError: No transaction is open, or the row of the effect was deleted just now.
+    """
+
+    def first_row(statement: str, given: dict[str, Any]) -> Sequence[Any] | None:
+        if connection.autocommit and connection.info.transaction_status == 0:
+            raise RuntimeError(effects.NO_TRANSACTION)
+        cursor = connection.cursor(row_factory=tuple_row)
+        row: Sequence[Any] | None = cursor.execute(_placed(statement), given).fetchone()
+        return row
+
+    return effects.once_with(first_row, name, token)
 
 
 def _run(connection: Any, statement: str, resource: str, token: int | None) -> None:
     given = {"resource": resource, "token": valid_token(resource, token)}
-    if connection.execute(_NAMED.sub(r"%(\1)s", statement), given).rowcount != 1:
+    if connection.execute(_placed(statement), given).rowcount != 1:
         raise StaleToken(resource, token)
+
+
+def _placed(statement: str) -> str:
+    """Return the statement with psycopg's placeholders."""
+    return _NAMED.sub(r"%(\1)s", statement)

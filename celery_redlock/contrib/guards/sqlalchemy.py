@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from .fences import CLAIM, CREATE, HOLD
+from . import effects, fences
 from .stale import StaleToken, valid_token
 
 try:
-    from sqlalchemy import text
+    from sqlalchemy import Connection, text
 except ImportError as error:  # pragma: no cover
     raise ImportError(
         "celery_redlock.contrib.guards.sqlalchemy needs SQLAlchemy: pip install 'sqlalchemy>=2'"
@@ -16,13 +17,14 @@ except ImportError as error:  # pragma: no cover
 
 
 def create_table(engine: Any) -> None:
-    """Create the table of fences unless it is there.
+    """Create the tables of fences and of effects; one that is there stays.
 
     Args:
         engine: Engine of SQLAlchemy.
     """
     with engine.begin() as connection:
-        connection.execute(text(CREATE))
+        connection.execute(text(fences.CREATE))
+        connection.execute(text(effects.CREATE))
 
 
 def claim(engine: Any, resource: str, token: int | None) -> None:
@@ -37,7 +39,7 @@ def claim(engine: Any, resource: str, token: int | None) -> None:
         StaleToken: A newer run has claimed it, or `token` is None.
     """
     with engine.begin() as connection:
-        _run(connection, CLAIM, resource, token)
+        _run(connection, fences.CLAIM, resource, token)
 
 
 def hold_claim(connection: Any, resource: str, token: int | None) -> None:
@@ -51,7 +53,44 @@ def hold_claim(connection: Any, resource: str, token: int | None) -> None:
     Raises:
         StaleToken: A newer run has claimed it since: the transaction must be rolled back.
     """
-    _run(connection, HOLD, resource, token)
+    _run(connection, fences.HOLD, resource, token)
+
+
+def once(connection: Any, name: str, token: int | None) -> effects.Effect:
+    """Return the effect `name`: call it in the transaction of the effect's writes, before them.
+
+    If another transaction is doing the same effect, this waits for its end.
+
+    Args:
+        connection: Connection or session of SQLAlchemy, in a transaction.
+        name: Name of the effect, at most 255 characters.
+        token: Fencing token of the run.
+
+    Returns:
+        An effect that is new for one run: the first whose transaction is committed. Later runs get
+        its result.
+
+    Raises:
+        StaleToken: A newer run has done the effect, or `token` is None.
+        RuntimeError: No transaction is open, since the isolation level is AUTOCOMMIT; or the row of
+            the effect was deleted just now.
+    """
+
+    def first_row(statement: str, given: dict[str, Any]) -> Sequence[Any] | None:
+        one = connection if isinstance(connection, Connection) else connection.connection()
+        if _commits_each_statement(one):
+            raise RuntimeError(effects.NO_TRANSACTION)
+        return one.execute(text(statement), given).first()
+
+    return effects.once_with(first_row, name, token)
+
+
+def _commits_each_statement(connection: Connection) -> bool:
+    driver: Any = connection.connection.dbapi_connection
+    if connection.dialect.name == "sqlite":
+        # Without an isolation level the driver begins no transaction; the app may have begun one.
+        return driver.isolation_level is None and not driver.in_transaction
+    return bool(driver.autocommit)
 
 
 def _run(connection: Any, statement: str, resource: str, token: int | None) -> None:

@@ -88,7 +88,7 @@ def test_by_the_id_alone_one_learns_why_a_task_was_skipped(project: Project, key
         disconnect(stranger)
     assert isinstance(error, DuplicateTask)
     assert error.holder == holder.id
-    assert f"task {holder.id} holds" in str(error)
+    assert f"task {holder.id} has held" in str(error)
 
 
 def test_a_skipped_task_leaves_the_lock_to_its_holder(project: Project, key: str) -> None:

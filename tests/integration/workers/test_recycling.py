@@ -92,7 +92,10 @@ def test_a_process_that_the_pool_has_grown_by_is_watched(project: Project, key: 
         assert all(project.votes(result.id) >= 2 for result in results[:3])
         project.open(key)
         assert [result.get(timeout=PATIENCE) for result in results[:3]] == ["done"] * 3
-        eventually(lambda: len(worker.children()) == 1, "the pool has shrunk")
+        # Not always to one: a process that Celery ends as it begins takes the signal for one to the
+        # main process, in whose place it was forked, and stays.
+        worker.wait_for_line("Scaling down")
+        eventually(lambda: len(worker.children()) < 4, "the pool has shrunk")
         assert project.tasks.early.delay(key).get(timeout=PATIENCE) == "done"
     assert project.holds(key) == []
 

@@ -82,8 +82,9 @@ def walk(wheel: Path, folder: Path) -> list[Step]:
         django = Shell(shop.venv, folder / "django")
         shutil.copytree(DJANGO, django.folder, ignore=shutil.ignore_patterns("__pycache__"))
         broker, *nodes = (shop.folder / "servers.txt").read_text().split()
+        # The shop's worker still runs, on the queue of the same name.
         django.variables = {
-            "BANK_DATABASE": "bank.sqlite3", "BANK_BROKER": broker,
+            "BANK_DATABASE": "bank.sqlite3", "BANK_BROKER": f"{broker.rstrip('/')}/1",
             "BANK_LOCK_NODES": ",".join(nodes), "DJANGO_SETTINGS_MODULE": "bank.settings",
         }  # fmt: skip
         take("Two beats in Django", django, lambda: _two_beats(django))

@@ -18,6 +18,8 @@ class Kept(Stage):
     changes = meanwhile
     conf: ClassVar[dict[str, Any]] = {}
     """More of the replicas' configuration."""
+    unlisted: ClassVar[int] = 0
+    """Intervals of an entry before its last look that a replica may not have seen."""
 
     def set_up(self) -> None:
         """Empty the store."""
@@ -103,12 +105,8 @@ class Kept(Stage):
         return [getattr(one, what) for one in up]
 
     def _began(self, name: str, every: int) -> None:
-        began = Between(min(self._last("looked_at")) - self.unlisted(every), self.now())
+        began = Between(min(self._last("looked_at")) - self.unlisted * every, self.now())
         self._in_force[name] = self.begin(name, began, every=every)
-
-    def unlisted(self, every: int) -> int:
-        """Return how long before its last look a replica may not have seen such an entry, s."""
-        return 0 * every
 
     def _ended(self, name: str) -> int:
         """Note the end of an entry, if it was in force; return its interval."""

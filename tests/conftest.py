@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import signal
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -49,6 +50,13 @@ def pytest_report_header() -> str:
 @pytest.hookimpl(wrapper=True)
 def pytest_report_to_serializable() -> Generator[None, Any, Any]:
     return encodable((yield))
+
+
+def pytest_collection_finish() -> None:
+    # The modules and thousands of tests live as long as this process. Each full collection would
+    # look at them all, and those that tests ask for are many.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

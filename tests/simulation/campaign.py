@@ -79,7 +79,6 @@ def campaign(
                 if counts.schedules % _COLLECT_EVERY == 0:
                     _collect()
     finally:
-        gc.unfreeze()
         gc.enable()
     return counts
 

@@ -23,6 +23,8 @@ from tests.support.root import ROOT
 pytest.importorskip("mkdocs", reason="comes with the extra docs")
 lunr = pytest.importorskip("lunr", reason="comes with the extra docs")
 
+pytestmark = pytest.mark.long  # `make docs` builds the site, too
+
 TITLE_BOOST = 1000
 """As Material for MkDocs weighs titles."""
 REPOSITORY = "https://git.example/bank/celery-redlock"

@@ -7,6 +7,7 @@ import pytest
 from tools.docs.typing_page import PAGE, documentation, verdicts
 
 
+@pytest.mark.long
 def test_the_page_has_the_verdicts_of_the_type_checkers() -> None:
     pytest.importorskip("mypy")
     pytest.importorskip("pyright")

@@ -96,6 +96,7 @@ def project(servers: StartServers, tmp_path: Path) -> Iterator[Django]:
     workers.started.clear()
 
 
+@pytest.mark.long
 def test_each_tick_is_executed_once_with_two_beats(project: Django) -> None:
     project.run(BEGIN)
     worker = Worker("bank", project.folder, pool="threads", env=project.env)

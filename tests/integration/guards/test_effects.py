@@ -107,7 +107,13 @@ def opened() -> Iterator[ExitStack]:
 
 
 @pytest.fixture(
-    params=["psycopg", "sqlalchemy", "django", "sqlalchemy on SQLite", "django on SQLite"]
+    params=[
+        "psycopg",
+        *(
+            pytest.param(other, marks=pytest.mark.long)
+            for other in ("sqlalchemy", "django", "sqlalchemy on SQLite", "django on SQLite")
+        ),
+    ]
 )
 def database(request: pytest.FixtureRequest, tmp_path: Any, opened: ExitStack) -> Database:
     name, _, is_elsewhere = request.param.partition(" on ")

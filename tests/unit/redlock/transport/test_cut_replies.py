@@ -303,7 +303,8 @@ def test_a_cut_at_any_byte_changes_no_verdict(kind: str, forgetful: frozenset[in
         expected = verdicts_in_one_piece(said)
         for first in range(1, 40):
             assert verdicts(said, [first, WHOLE], [0, 1, 2]) == expected
-            assert verdicts(said, [first], [0, 0, 1, 2]) == expected
+        for size in (1, 2, 3, 5, 8, 13, 21, 34):
+            assert verdicts(said, [size], [0, 0, 1, 2]) == expected
 
 
 def test_a_piece_is_not_taken_for_all_replies() -> None:

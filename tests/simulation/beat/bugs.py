@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.beat import in_force, scheduler
+from celery_redlock.beat import claiming, in_force, redbeat
+from celery_redlock.beat.claiming import ClaimsTicks
 from celery_redlock.beat.clock_check import ClockCheck, Trust
 from celery_redlock.beat.in_force import InForce, Listed
-from celery_redlock.beat.scheduler import ClaimsTicks
 from celery_redlock.beat.shared_rows import SharesRows, StoresItsRuns
 from celery_redlock.beat.slot_schedule import aware
 from celery_redlock.beat.slots import Moment
@@ -62,7 +62,7 @@ def _seen_by_a_clock_ahead_is_kept(patch: pytest.MonkeyPatch) -> None:
 
 @_bug
 def _clocked_rows_ran_when_they_were_made(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(scheduler, "last_run_of", lambda entry: entry.last_run_at)
+    patch.setattr(claiming, "last_run_of", lambda entry: entry.last_run_at)
 
 
 @_bug
@@ -106,7 +106,7 @@ def _whole_rows_are_stored(patch: pytest.MonkeyPatch) -> None:
 
 @_bug
 def _redbeats_last_run_ahead_is_kept(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(scheduler, "all_keys", lambda _: [])
+    patch.setattr(redbeat, "all_keys", lambda _: [])
 
 
 @_bug

@@ -19,7 +19,7 @@ from celery import Celery
 from celery.beat import Scheduler
 from kombu.exceptions import OperationalError
 
-from celery_redlock.beat import scheduler as scheduler_module
+from celery_redlock.beat import claiming
 from celery_redlock.beat.scheduler import scheduler_on
 from celery_redlock.beat.slots import EPOCH, Moment
 from tests.support.fakes.celery_ticks import Since57, Until56
@@ -173,7 +173,7 @@ class Stage:
         self.clock = FakeClock(START)
         self.nodes = FakeNodes(self.clock)
         self.redlocks: dict[Celery, Any] = {}
-        patch.setattr(scheduler_module, "redlock_of", self.redlocks.__getitem__)
+        patch.setattr(claiming, "redlock_of", self.redlocks.__getitem__)
         patch.setattr(_state._tls, "current_app", _state._tls.current_app)
         self._patch = patch
         self.is_plain = is_plain

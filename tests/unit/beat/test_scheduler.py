@@ -15,14 +15,12 @@ from celery.schedules import BaseSchedule, crontab
 from django_celery_beat.clockedschedule import clocked
 from kombu.exceptions import OperationalError
 
+from celery_redlock.beat.claiming import ClaimsTicks
 from celery_redlock.beat.clock_check import Trust
 from celery_redlock.beat.in_force import Listed
 from celery_redlock.beat.liveness import LivenessFile
-from celery_redlock.beat.scheduler import (
-    ClaimsRedBeatTicks,
-    ClaimsTicks,
-    RedlockScheduler,
-)
+from celery_redlock.beat.redbeat import ClaimsRedBeatTicks
+from celery_redlock.beat.scheduler import RedlockScheduler
 from celery_redlock.beat.slots import EPOCH, Moment
 from celery_redlock.messages.headers import placement_in
 from celery_redlock.redlock.errors import ConfigurationError
@@ -217,9 +215,9 @@ def new_host(
     """Start one more replica: `new_host(hourly=3600, ahead=0.9, redlock_beat_scheduler=…)`."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     redlocks: dict[Celery, FakeRedlock] = {}
-    monkeypatch.setattr("celery_redlock.beat.scheduler.redlock_of", redlocks.__getitem__)
+    monkeypatch.setattr("celery_redlock.beat.claiming.redlock_of", redlocks.__getitem__)
     stored = LikeRedBeatsServer.stored
-    monkeypatch.setattr("celery_redlock.beat.scheduler.all_keys", lambda _: [*stored])
+    monkeypatch.setattr("celery_redlock.beat.redbeat.all_keys", lambda _: [*stored])
 
     def new(*, ahead: float = 0.0, conf: dict[str, Any] | None = None, **entries: Any) -> Host:
         app = Celery("app", broker="memory://", set_as_current=False)
@@ -448,7 +446,7 @@ def test_not_every_tick_of_a_long_absence_is_told(new_host: NewHost, clock: Fake
 def test_ticks_that_another_replica_published_were_not_missed(
     new_host: NewHost, clock: FakeClock, caplog: pytest.LogCaptureFixture, period: float
 ) -> None:
-    caplog.set_level("INFO", "celery_redlock.beat.scheduler")
+    caplog.set_level("INFO", "celery_redlock.beat.claiming")
     host, other = (
         new_host(entry=period, conf={"redlock_beat_misfire_grace_time": 30}) for _ in range(2)
     )
@@ -456,7 +454,7 @@ def test_ticks_that_another_replica_published_were_not_missed(
     run(clock, 2.5 * period + 100, other)
     host.due_at = clock.now()
     run(clock, 1, host)
-    [line] = [r for r in caplog.records if r.name.endswith("beat.scheduler")]
+    [line] = [r for r in caplog.records if r.name.endswith("beat.claiming")]
     assert (line.levelname, line.getMessage()[:44]) == (
         "INFO", "ticks left to other replicas entry=entry fro"
     )  # fmt: skip

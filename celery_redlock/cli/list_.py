@@ -58,9 +58,13 @@ def list_(
         errors = nodes.errors
     for node, error in errors.items():
         click.echo(visible(f"{node} is left out: {error}"), err=True)
+    answers = len(nodes) - len(errors)
+    if answers < target.quorum:
+        lacking = f"{answers} of {len(nodes)} nodes answered, {target.quorum} are needed"
+        click.echo(f"{lacking}: other locks may be held.", err=True)
     if task is not None and not total:
         _doubt(target, task)
-    ctx.exit(1 if len(nodes) - len(errors) < target.quorum else 0)
+    ctx.exit(1 if answers < target.quorum else 0)
 
 
 def _each(target: Target, nodes: NodeSet, match: str, kinds: tuple[str, ...]) -> Iterator[Lock]:

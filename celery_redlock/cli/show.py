@@ -57,9 +57,9 @@ def view_text(view: LockView, now: float) -> str:
         "",
         columns(_HEADER, rows),
         "",
-        f"lock:          {lock_text(view.lock, now)}",
-        f"pending slot:  {lock_text(view.pending, now)}",
-        f"done marks:    {count(len(view.marks), 'mark')}",
+        f"lock:          {lock_text(view.lock, now) if view.lock else view.absence}",
+        f"pending slot:  {lock_text(view.pending, now) if view.pending else view.absence}",
+        f"done marks:    {_count_of_marks(view)}",
     ]
     marks = [
         f"  {visible(mark.owner)}, for another {seconds(mark.remaining)}" for mark in view.marks
@@ -67,10 +67,13 @@ def view_text(view: LockView, now: float) -> str:
     return "\n".join([*lines, *marks])
 
 
-def lock_text(lock: Lock | None, now: float) -> str:
+def _count_of_marks(view: LockView) -> str:
+    is_known = view.marks or view.absence == "free"
+    return count(len(view.marks), "mark") if is_known else view.absence
+
+
+def lock_text(lock: Lock, now: float) -> str:
     """Return a lock in one line."""
-    if lock is None:
-        return "free"
     who = visible(lock.holder("unknown"))
     age = lock.age(now)
     since = "" if age is None else f" for {seconds(age)}"

@@ -61,12 +61,12 @@ class LockView:
 
     @property
     def lock(self) -> Lock | None:
-        """The lock; None: it is free."""
+        """The lock; None: see `absence`."""
         return lock_of(self.key, self.views)
 
     @property
     def pending(self) -> Lock | None:
-        """Its pending slot; None: it is free."""
+        """Its pending slot; None: see `absence`."""
         key = pending_slot_key(self.key)
         return lock_of(key, self.pending_views) if self.pending_views else None
 
@@ -74,6 +74,16 @@ class LockView:
     def answers(self) -> int:
         """Number of nodes that answered."""
         return sum(isinstance(view, Busy) for view in self.views)
+
+    @property
+    def absence(self) -> str:
+        """What it means that no node names a holder: free, or unknown without a quorum's answers.
+
+        The nodes that don't answer may be a quorum that has granted the lock.
+        """
+        if self.answers >= majority(len(self.views)):
+            return "free"
+        return f"unknown ({self.answers} of {len(self.views)} answered)"
 
     @property
     def rows(self) -> Iterator[NodeRow]:
@@ -89,6 +99,7 @@ class LockView:
         """Return the view as plain JSON values; times are in seconds. `then`: see `next_call`."""
         return {
             "key": self.key,
+            "answers": self.answers,
             "nodes": [
                 {"node": name, "error": view.error}
                 if isinstance(view, Failed)

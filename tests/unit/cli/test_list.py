@@ -160,6 +160,7 @@ def test_nodes_that_are_down_are_left_out_and_named(
     three[1].is_up = False
     ran = run("list")
     assert "1/3" in ran.output
+    assert "1 of 3 nodes answered, 2 are needed: other locks may be held.\n" in ran.output
     assert ran.exit_code == 1
 
 

@@ -76,6 +76,18 @@ def test_without_a_quorum_it_fails(three: Operated, run: Run) -> None:
     assert ran.exit_code == 1
 
 
+def test_without_a_quorum_s_answers_a_lock_is_unknown(three: Operated, run: Run) -> None:
+    three[0].is_up = three[1].is_up = False
+    unknown = "unknown (1 of 3 answered)"
+    output = run("show", "k").output
+    lines = (f"lock:          {unknown}", f"pending slot:  {unknown}", f"done marks:    {unknown}")
+    assert "\n".join(lines) in output
+    shown = run("show", "k", "--json").json
+    assert (shown["lock"], shown["answers"]) == (None, 1)
+    three[1].is_up = True
+    assert "\nlock:          free\n" in run("show", "k").output
+
+
 def test_nodes_that_refuse_to_write_grant_no_free_lock(three: Operated, run: Run) -> None:
     three[0].is_full = three[1].is_full = True
     assert "a quorum of the nodes is free" not in run("show", "k").output

@@ -48,6 +48,7 @@ def test_without_a_quorum_it_says_so(three: Operated, reader: FlaskClient) -> No
         response.text
     )
     assert "no quorum" in reader.get("/lock?key=k").text
+    assert "unknown (1 of 3 answered)" in reader.get("/lock?key=k").text
 
 
 def test_without_locks_it_says_so(reader: FlaskClient) -> None:

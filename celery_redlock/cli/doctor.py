@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from celery_redlock.suggestion import closest
 from celery_redlock.units import count
 
 from .command_line import other_command
 from .target import as_json, target_of
-from .text import document, visible
+from .text import columns, document, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from celery_redlock.operate.doctor import Finding
+    from celery_redlock.operate.doctor import Finding, Trap
 
 _COLOURS = {"error": "red", "warning": "yellow", "unknown": "cyan"}
 _INDENT = " " * 9
@@ -30,10 +31,23 @@ _INDENT = " " * 9
     help="Check that each node has room for the connections of so many workers with so many "
     "pool processes each.",
 )
+@click.option(
+    "--explain",
+    is_flag=False,
+    flag_value="",
+    metavar="[CODE]",
+    help="Print what a code means, why it matters and its remedy, and check nothing. Without a "
+    "code, list them all.",
+)
 @as_json
 @click.pass_context
 def doctor(
-    ctx: click.Context, *, strict: bool, fleet: tuple[int, int] | None, as_json: bool
+    ctx: click.Context,
+    *,
+    strict: bool,
+    fleet: tuple[int, int] | None,
+    explain: str | None,
+    as_json: bool,
 ) -> None:
     """Check nodes, settings and tasks for every known trap.
 
@@ -42,6 +56,9 @@ def doctor(
     """
     from celery_redlock.operate.doctor import Severity, diagnose
 
+    if explain is not None:
+        _explain(explain, as_json=as_json)
+        return
     found = diagnose(target_of(ctx), fleet)
     totals = {one.value: sum(each.severity is one for each in found) for one in Severity}
     if as_json:
@@ -51,6 +68,49 @@ def doctor(
         texts = [finding_text(finding, other_command()) for finding in found]
         click.echo("\n\n".join([*texts, _sum(found, totals)]))
     ctx.exit(1 if totals["error"] or (strict and totals["warning"]) else 0)
+
+
+def _explain(code: str, *, as_json: bool) -> None:
+    """Print the trap of a code; '': all traps, a line for each.
+
+    Raises:
+        BadParameter: No trap has this code.
+    """
+    from celery_redlock.operate.doctor import TRAPS
+
+    traps = {trap.code: trap for trap in TRAPS}
+    if code and code.upper() not in traps:
+        close = closest(code.upper(), traps)
+        remedy = f"did you mean {close}?" if close else "--explain without a code lists them."
+        raise click.BadParameter(f"{visible(code)!r} is an unknown code; {remedy}")
+    chosen = [traps[code.upper()]] if code else list(TRAPS)
+    if as_json:
+        click.echo(document([_trap_as_json(trap) for trap in chosen]))
+    elif code:
+        click.echo(_trap_text(chosen[0]))
+    else:
+        click.echo(columns(("CODE", "FINDING"), [(trap.code, trap.title) for trap in chosen]))
+
+
+def _trap_text(trap: Trap) -> str:
+    return "\n".join(
+        (
+            f"{trap.code}  {trap.title}",
+            f"why:   {trap.why}",
+            f"fix:   {trap.remedy(other_command())}",
+            f"more:  {trap.anchor}",
+        )
+    )
+
+
+def _trap_as_json(trap: Trap) -> dict[str, str]:
+    return {
+        "code": trap.code,
+        "title": trap.title,
+        "why": trap.why,
+        "fix": trap.remedy(other_command()),
+        "docs": trap.anchor,
+    }
 
 
 def finding_text(finding: Finding, command: str) -> str:

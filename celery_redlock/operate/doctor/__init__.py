@@ -10,9 +10,9 @@ from . import traps
 from .app import app_findings
 from .nodes import node_findings
 from .rights import rights_findings
-from .traps import Finding, Severity
+from .traps import TRAPS, Finding, Severity, Trap
 
-__all__ = ["Finding", "Severity", "diagnose"]
+__all__ = ["TRAPS", "Finding", "Severity", "Trap", "diagnose"]
 
 
 def diagnose(target: Target, fleet: tuple[int, int] | None = None) -> list[Finding]:

@@ -48,6 +48,10 @@ class Trap:
         """Place in the documentation."""
         return f"{PAGE}#{self.code.lower()}"
 
+    def remedy(self, command: str) -> str:
+        """Return the remedy, with lines for a shell; each begins with `command`."""
+        return self.fix.replace(_COMMAND, command)
+
     def at(
         self, where: str, what: str, severity: Severity = Severity.WARNING, key: str = ""
     ) -> Finding:
@@ -75,7 +79,7 @@ class Finding:
 
     def fix(self, command: str = _COMMAND) -> str:
         """Return the remedy, with lines for a shell; each begins with `command`."""
-        text = self.trap.fix.replace(_COMMAND, command)
+        text = self.trap.remedy(command)
         return text.replace(" KEY`", f" {shlex.quote(self.key)}`") if self.key else text
 
     def as_json(self, command: str = _COMMAND) -> dict[str, str]:

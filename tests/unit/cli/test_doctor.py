@@ -8,9 +8,11 @@ import pytest
 from celery import Celery
 
 from celery_redlock.config.identity import identity_of
+from celery_redlock.operate.doctor import TRAPS
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.operated import Operated
 from tests.support.processes.ran import Run
+from tools.docs import doctor_page
 
 
 def test_without_a_finding_it_says_so_and_succeeds(run: Run) -> None:
@@ -129,3 +131,48 @@ def test_a_remedy_without_an_app_names_the_nodes(three: Operated, run: Run) -> N
     node_words = " ".join(f"--node {url}" for url in three.urls)
     output = run("doctor", options=["--restart-guard"]).output
     assert f"`celery-redlock {node_words} --restart-guard admit --yes`" in output
+
+
+def test_a_code_is_explained_without_asking_the_nodes(three: Operated, run: Run) -> None:
+    for index in range(3):
+        three[index].is_up = False
+    ran = run("doctor", "--explain", "rl104")
+    assert ran.exit_code == 0
+    assert ran.output == (
+        "RL104  a node may evict keys\n"
+        "why:   A node that evicts a lock key gives the same lock away twice.\n"
+        "fix:   Set maxmemory-policy noeviction, and keep other data off the node.\n"
+        "more:  docs/reference/doctor.md#rl104\n"
+    )
+
+
+def test_each_explanation_is_that_of_the_reference(run: Run) -> None:
+    page = doctor_page.FILE.read_text(encoding="utf-8")
+    explained = run("doctor", "--explain", "--json").json
+    assert [one["code"] for one in explained] == [trap.code for trap in TRAPS]
+    for one in explained:
+        assert one["why"] in page, one["code"]
+
+
+def test_a_remedy_that_is_explained_names_the_command_with_the_app(bank: Celery, run: Run) -> None:
+    output = run("doctor", "--explain", "RL103", app=bank).output
+    assert "`celery -A bank redlock admit --yes`" in output
+
+
+def test_without_a_code_all_findings_are_listed(run: Run) -> None:
+    lines = run("doctor", "--explain").output.splitlines()
+    assert len(lines) == 1 + len(TRAPS)
+    assert lines[:2] == ["CODE   FINDING", "RL101  no quorum votes"]
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        ("RL1004", "did you mean RL104?"),
+        ("eviction", "--explain without a code lists them."),
+    ],
+)
+def test_an_unknown_code_is_an_error_with_a_remedy(run: Run, code: str, remedy: str) -> None:
+    ran = run("doctor", "--explain", code)
+    assert ran.exit_code == 2
+    assert f"{code!r} is an unknown code; {remedy}" in ran.output

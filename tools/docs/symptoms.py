@@ -126,6 +126,17 @@ class Stage:
         with self.nodes[0].client() as client:
             client.execute_command("ACL SETUSER default -set")
 
+    def fill_a_node(self) -> None:
+        with self.nodes[0].client() as client:
+            client.execute_command("ACL SETUSER default +set")
+            client.config_set("maxmemory", 1)
+
+    def set_a_password(self) -> None:
+        with self.nodes[0].client() as client:
+            client.config_set("maxmemory", 0)
+        with self.nodes[1].client() as client:
+            client.config_set("requirepass", "new")
+
 
 _BLOCK = re.compile(r"(?:<!-- situation: (\w+) -->\n)?```console\n(.*?)```", re.DOTALL)
 

@@ -1,0 +1,1 @@
+"""The protocol in TLA+, and TLC, which checks it."""

@@ -129,7 +129,7 @@ class Stage:
     def fill_a_node(self) -> None:
         with self.nodes[0].client() as client:
             client.execute_command("ACL SETUSER default +set")
-            client.config_set("maxmemory", 1)
+            client.config_set("maxmemory", "1mb")
 
     def set_a_password(self) -> None:
         with self.nodes[0].client() as client:

@@ -1,0 +1,1 @@
+"""Recorded runs of the real lock in virtual time, for the page that plays them."""

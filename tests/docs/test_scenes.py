@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 from typing import Any
 
 import pytest
 
 from tests.support.root import ROOT
+from tools.docs.scenes import stage
 from tools.docs.scenes.recordings import PATH, recordings
 from tools.docs.scenes.scenes import SCENES
 
@@ -33,6 +36,18 @@ def test_the_kept_recordings_are_what_the_code_does() -> None:
     assert PATH.read_text(encoding="utf-8") == recordings(), (
         "record the scenes again: python -m tools.docs.scenes"
     )
+
+
+def test_a_run_is_the_same_whoever_keeps_its_log_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "_REST_MS", math.inf)
+    [scene] = [one for one in SCENES if one.name == "partition"]
+    options = scene.variants[1].options
+    kept_by_pytest = stage.recorded(**options)
+    logging.disable()
+    try:
+        assert stage.recorded(**options) == kept_by_pytest
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def test_each_scene_is_on_the_page() -> None:

@@ -60,11 +60,8 @@ def campaign(
 ) -> Counts:
     """Run the schedule of each seed, with a bug put in if one is named."""
     counts = Counts()
-    # When objects are collected must not depend on what ran before: some of the lock hears of it.
-    gc.disable()
-    _collect()
     try:
-        with _ready(bug) as run_once:
+        with without_collection(), _ready(bug) as run_once:
             for seed in seeds:
                 outcome = run_once(schedule_of(seed), False)
                 counts.schedules += 1
@@ -79,7 +76,9 @@ def campaign(
                 if counts.schedules % _COLLECT_EVERY == 0:
                     _collect()
     finally:
-        gc.enable()
+        if counts.schedules >= _COLLECT_EVERY:
+            # Else what is garbage by now would stay for good.
+            gc.unfreeze()
     return counts
 
 
@@ -138,13 +137,13 @@ def _found_as(counts: Counts) -> str:
 
 def traced(schedule: Schedule, bug: str | None = None) -> Outcome:
     """Run one schedule, and note what happens."""
-    with _ready(bug) as run_once, _without_collection():
+    with _ready(bug) as run_once, without_collection():
         return run_once(schedule, True)
 
 
 def shrunk(schedule: Schedule, kind: str, bug: str | None = None) -> Schedule:
     """Return a schedule that is as small as can be, and fails in the same way."""
-    with _ready(bug) as run_once, _without_collection():
+    with _ready(bug) as run_once, without_collection():
         is_smaller = True
         while is_smaller:
             is_smaller = False
@@ -182,7 +181,8 @@ def _ready(bug: str | None) -> Iterator[Callable[[Schedule, bool], Outcome]]:
 
 
 @contextmanager
-def _without_collection() -> Iterator[None]:
+def without_collection() -> Iterator[None]:
+    """Collect no garbage: the lock hears of some of it, at a time that depends on earlier runs."""
     gc.disable()
     try:
         yield

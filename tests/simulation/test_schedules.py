@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
+from . import campaign as campaigns
 from .campaign import campaign, explained, slices_of
 from .tasks.schedule import FIRST_PREFORK_SEED, FIRST_RESERVED_SEED, FIRST_SEED
 
@@ -23,6 +26,16 @@ def test_no_schedule_breaks_a_promise(part: int) -> None:
 
 def test_a_release_noted_after_the_next_lock_frees_nothing() -> None:
     assert campaign([77_699]).failed == []
+
+
+def test_a_campaign_leaves_nothing_that_is_never_collected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(campaigns, "_COLLECT_EVERY", 1)
+    campaign(range(2))
+    left = gc.get_freeze_count()
+    gc.freeze()  # as it was for the tests after this one
+    assert left == 0
 
 
 def test_every_seed_is_run_once_and_each_kind_in_its_share() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import random
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from celery_redlock.redlock.errors import RedlockError
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.integration.ladder.foils import KEY as FOIL_KEY
 from tests.integration.ladder.foils import PlainRedlock
+from tests.simulation.campaign import without_collection
 from tests.simulation.faults import Faults
 from tests.simulation.installation import Simulated, installed
 from tests.simulation.link import Link
@@ -229,6 +231,18 @@ class PlainNode:
 
 
 def recorded(**options: Any) -> list[list[Any]]:
-    """Return the events of one run."""
-    with installed() as simulated:
+    """Return the events of one run: the same ones, whatever else the process does."""
+    # Who keeps log records, as pytest does, keeps the leases that they name; and a lock hears of it
+    # when a lease is dropped.
+    with installed() as simulated, without_collection(), _without_log():
         return Stage(simulated, **options).play()
+
+
+@contextmanager
+def _without_log() -> Iterator[None]:
+    before = logging.root.manager.disable
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(before)

@@ -12,9 +12,9 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
+from tests.model.checked import Checked
 from tests.model.table import Row
 from tests.model.variants import Confirm, Heal, Lost, Rules, Scope, Supersede, Vote
 
@@ -26,28 +26,6 @@ _CONFIRM = {
     Confirm.IF_OWNER: "IF_OWNER",
     Confirm.IF_OWNER_AND_FLOOR: "IF_OWNER_AND_FLOOR",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """What Spin found.
-
-    Attributes:
-        states: Distinct states seen; mirror images count each.
-        is_whole: Whether no reachable state was left out.
-        violation: The promise that broke, or None.
-        said: All that it wrote.
-    """
-
-    states: int
-    is_whole: bool
-    violation: str | None
-    said: str
-
-    @property
-    def holds(self) -> bool:
-        """Return whether every reachable state was seen and none breaks a promise."""
-        return self.is_whole and self.violation is None
 
 
 def is_installed() -> bool:

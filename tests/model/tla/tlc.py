@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.model.promela.spin import Checked
+from tests.model.checked import Checked
 from tests.model.table import Row
 from tests.model.variants import Admit, Confirm, Heal, Lost, Rules, Scope, Supersede, Vote
 
@@ -74,7 +74,10 @@ def check(row: Row, folder: Path, *, reaches: str | None = None) -> Checked:
     (folder / "Row.cfg").write_text("\n".join(config) + "\n", encoding="utf-8")
     # The first compiler only: most rows take seconds. -deadlock: that nothing more can happen is no
     # mistake.
-    java = ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", str(archive)]
+    options = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
+    # Else it leaves the modules that it unpacks, and figures of its own, where others find them.
+    options.append(f"-Djava.io.tmpdir={folder}")
+    java = ["java", *options, "-cp", str(archive)]
     done = subprocess.run(
         [*java, "tlc2.TLC", "-deadlock", "-nowarning", "-config", "Row.cfg", "Row.tla"],
         cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,

@@ -43,7 +43,7 @@ def show(ctx: click.Context, *, given: GivenKey | None, as_json: bool) -> None:
     else:
         click.echo(view_text(view, time.time()))
         click.echo(f"\nA new call now: {visible(then)}.")
-    ctx.exit(0 if view.answers >= target.quorum else 1)
+    ctx.exit(0 if view.is_known else 1)
 
 
 def view_text(view: LockView, now: float) -> str:
@@ -68,8 +68,7 @@ def view_text(view: LockView, now: float) -> str:
 
 
 def _count_of_marks(view: LockView) -> str:
-    is_known = view.marks or view.absence == "free"
-    return count(len(view.marks), "mark") if is_known else view.absence
+    return count(len(view.marks), "mark") if view.marks or view.is_known else view.absence
 
 
 def lock_text(lock: Lock, now: float) -> str:

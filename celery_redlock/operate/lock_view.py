@@ -72,18 +72,20 @@ class LockView:
 
     @property
     def answers(self) -> int:
-        """Number of nodes that answered."""
-        return sum(isinstance(view, Busy) for view in self.views)
+        """Number of nodes that answered each question."""
+        asked = (self.views, self.pending_views) if self.pending_views else (self.views,)
+        return min(sum(isinstance(view, Busy) for view in views) for views in asked)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether what no node names is not there: else a quorum may have it that didn't answer."""
+        return self.answers >= majority(len(self.views))
 
     @property
     def absence(self) -> str:
-        """What it means that no node names a holder: free, or unknown without a quorum's answers.
-
-        The nodes that don't answer may be a quorum that has granted the lock.
-        """
-        if self.answers >= majority(len(self.views)):
-            return "free"
-        return f"unknown ({self.answers} of {len(self.views)} answered)"
+        """What it means that no node names a holder: free, or unknown without a quorum."""
+        unknown = f"unknown ({self.answers} of {len(self.views)} answered)"
+        return "free" if self.is_known else unknown
 
     @property
     def rows(self) -> Iterator[NodeRow]:

@@ -12,6 +12,7 @@ from typing import Any
 import django
 from celery import Celery
 from django.conf import settings
+from redis import Redis
 
 from celery_redlock.config.app_lock import redlock_of
 
@@ -148,6 +149,8 @@ def check() -> None:
     assert redlock.read_holder(KEY) is None
     assert viewer.post(ADMIN).status_code in (403, 405)
 
+    check_without_a_quorum(viewer, one)
+
     admin.site.get_model_admin(Lock)._snapshots = None
     app.conf.redlock_node_timeout = "soon"
     for page in ("", "lock/", "release/"):
@@ -155,6 +158,17 @@ def check() -> None:
         assert shown.status_code == 200, page
         assert "not a number" in shown.content.decode(), page
     assert "not a number" in operator.post(ADMIN + "release/", form, follow=True).content.decode()
+
+
+def check_without_a_quorum(viewer: Any, one: dict[str, str]) -> None:
+    """Check what is said of a free lock, before and after two of three nodes are stopped."""
+    assert ">free<" in viewer.get(ADMIN + "lock/", one).content.decode()
+    for url in app.conf.redlock_nodes[:2]:
+        with Redis.from_url(url) as node:
+            node.shutdown(nosave=True)
+    shown = viewer.get(ADMIN + "lock/", one).content.decode()
+    assert "unknown (1 of 3 answered)" in shown
+    assert ">free<" not in shown
 
 
 if __name__ == "__main__":

@@ -114,3 +114,19 @@ def test_the_view_of_a_pending_slot_has_none_itself() -> None:
     assert slot.pending is None
     assert slot.lock
     assert slot.as_json(1.0, "it waits")["pending"] is None
+
+
+@pytest.mark.parametrize(
+    ("seen", "absence"),
+    [
+        (view(FREE, FREE, DOWN), "free"),
+        (view(FREE, DOWN, DOWN), "unknown (1 of 3 answered)"),
+        (view(FREE, FREE, FREE, pending=(FREE, DOWN, DOWN)), "unknown (1 of 3 answered)"),
+        (view(FREE, DOWN, DOWN, pending=(FREE, FREE, FREE)), "unknown (1 of 3 answered)"),
+    ],
+)
+def test_what_no_node_names_is_free_if_a_quorum_answered_each_question(
+    seen: LockView, absence: str
+) -> None:
+    assert seen.absence == absence
+    assert seen.is_known is (absence == "free")

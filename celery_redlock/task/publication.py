@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.utils import uuid
@@ -30,6 +31,8 @@ from celery_redlock.redlock.lease import new_owner, task_of
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.signals import lock_conflict, lock_unavailable
 from celery_redlock.throttled_log import ThrottledLog
+
+from .circuit_breaker import breaker_of
 
 if TYPE_CHECKING:
     from celery import Task
@@ -123,14 +126,7 @@ class Publication(NamedTuple):
             return send(self.task_id, {})
         task_id = self.task_id or uuid()
         try:
-            reservation = reserve(
-                self.redlock,
-                key,
-                message_ttl(self.lock, self.options),
-                task_id,
-                nonce_in(self.options.get("headers")),
-                is_period=self.lock.lifetime.is_throttle,
-            )
+            reservation = breaker_of(self.redlock).call(key, partial(self._reserve, key, task_id))
         except LockHeld as held:
             if held.contended or self._is_tick_again(held):
                 return send(task_id, {})
@@ -157,6 +153,16 @@ class Publication(NamedTuple):
             raise
         finally:
             withdraw_attempts()
+
+    def _reserve(self, key: str, task_id: str) -> Reservation:
+        return reserve(
+            self.redlock,
+            key,
+            message_ttl(self.lock, self.options),
+            task_id,
+            nonce_in(self.options.get("headers")),
+            is_period=self.lock.lifetime.is_throttle,
+        )
 
     def _is_tick_again(self, held: LockHeld) -> bool:
         """Return whether another replica of beat reserved this tick, and may have died since."""

@@ -57,6 +57,7 @@ MODULES = (
     ),
     "beat/grace.py",
     "operate/removal.py",
+    "task/circuit_breaker.py",
     "task/publication.py",
     *(f"worker/{name}.py" for name in ("control", "signal_handlers")),
 )  # fmt: skip

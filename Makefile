@@ -15,18 +15,22 @@ TESTS :=
 MARKED :=
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
-# Tests wait for processes more than they compute: more at a time than there are cores. Those of one
-# file stay together, since they share its servers and its worker. The files go in this order:
-# pytest-xdist by itself begins with the files of many tests, and ends with one core waiting for the
-# longest test. The fast ones are first, in processes in which no test has imported an app yet.
 FAST := tests/unit tests/contract
-ROOMS := $(FAST) $(filter-out $(FAST) tests/django_project,$(patsubst %/,%,$(wildcard tests/[a-z]*/)))
-ALL_TESTS := $(PYTEST) -n 10 --dist loadfile --no-loadscope-reorder --durations 10
-# These compute.
-FAST_TESTS := $(PYTEST) -n logical
+# The tests run in two parts, since each process of pytest collects all the tests of its part. These
+# compute: as many processes as cores.
+COMPUTING := $(FAST) tests/model tests/simulation
+FAST_TESTS := $(PYTEST) -n logical --dist worksteal
+# The others wait for processes more than they compute: more at a time than there are cores. Those of
+# one file stay together, since they share its servers and its worker. The files go in this order:
+# pytest-xdist by itself begins with the files of many tests, and ends with one core waiting for the
+# longest test.
+ROOMS := $(COMPUTING) $(filter-out $(COMPUTING) tests/django_project,$(patsubst %/,%,$(wildcard tests/[a-z]*/)))
+ALL_TESTS := $(PYTEST) -n 10 --dist loadfile --no-loadscope-reorder
+CHOSEN = $(or $(TESTS),$(ROOMS))
 # As pyproject.toml leaves out by default what runs for long. LONG=1 runs those marked `long`, too.
 ORDINARY = not benchmark and not chaos and not compat and not exhaustive and not mutation and not neighbours$(if $(LONG),, and not long)
 LONG :=
+part = $(if $(2),$(1) --durations 10 -m "$(or $(MARKED),$(ORDINARY))" $(2))
 # Each older Celery that is promised, beside the newest: see docs/reference/versions.md.
 OLDER := $(patsubst .ci/%.txt,%,$(wildcard .ci/celery-*.txt))
 
@@ -50,10 +54,11 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: $(VENV)/.compiled ## Run the tests, after setting up everything they need; LONG=1: also the long ones
-	$(ALL_TESTS) -m "$(or $(MARKED),$(ORDINARY))" $(or $(TESTS),$(ROOMS))
+	$(call part,$(FAST_TESTS),$(filter $(COMPUTING),$(CHOSEN)))
+	$(call part,$(ALL_TESTS),$(filter-out $(COMPUTING),$(CHOSEN)))
 
 unit: $(VENV)/.test ## Run the tests that need no worker, in about a minute
-	$(FAST_TESTS) $(or $(TESTS),tests/unit tests/contract tests/model tests/simulation)
+	$(FAST_TESTS) $(or $(TESTS),$(COMPUTING))
 
 simulate: $(VENV)/.test ## Run the lock and tasks in virtual time, SCHEDULES (100000) with faults from seed SEED (1)
 	nice $(BIN)/python -m tests.simulation --schedules $(or $(SCHEDULES),100000) --seed $(or $(SEED),1) \
@@ -61,7 +66,7 @@ simulate: $(VENV)/.test ## Run the lock and tasks in virtual time, SCHEDULES (10
 
 lock: $(VENV)/.test ## Run the fast tests of the lock alone, without Celery
 	$(FAST_TESTS) -m "lock and $(ORDINARY)" \
-	    $(or $(TESTS),tests/unit tests/contract tests/model tests/simulation)
+	    $(or $(TESTS),$(COMPUTING))
 
 coverage: $(VENV)/.test ## Print how much of each file tests/unit and tests/contract reach
 	$(FAST_TESTS) --cov=celery_redlock $(FAST)

@@ -13,7 +13,15 @@ def whole_lines(file: Path) -> list[str]:
     One write is not seen at once: where a line crosses a page of the file, its first part is there
     for a moment alone, and for good if its writer is killed just then.
     """
-    return file.read_text(encoding="utf-8").rpartition("\n")[0].splitlines()
+    return lines_after(file, 0)[0]
+
+
+def lines_after(file: Path, position: int) -> tuple[list[str], int]:
+    """Return the whole lines after a position in bytes, and the position of their end."""
+    with file.open("rb") as opened:
+        opened.seek(position)
+        whole, newline, _ = opened.read().rpartition(b"\n")
+    return whole.decode().splitlines(), position + len(whole) + len(newline)
 
 
 class Journal:

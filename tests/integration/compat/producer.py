@@ -15,7 +15,7 @@ from celery.result import AsyncResult
 from celery_redlock.config.options import Lifetime, OnConflict
 from tests.integration.apps.beside import active, inside, task_of
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.processes.inside import read_notes
+from tests.support.processes.inside import Notes
 
 from .libraries import WAITING
 
@@ -46,7 +46,7 @@ def call_twice(lifetime: Lifetime, policy: OnConflict) -> None:
 
 def begun() -> list[Any]:
     """Return the runs that have begun."""
-    return [note for note in read_notes(inside.folder) if note.event == "begin"]
+    return [note for note in Notes(inside.folder) if note.event == "begin"]
 
 
 def state_of(call: AsyncResult[Any]) -> str:

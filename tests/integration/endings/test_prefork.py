@@ -88,6 +88,7 @@ def test_another_apps_lease_is_renewed_where_it_is(
     while time.monotonic() < until:
         held = {hold.key for hold in project.holds(inner)}
         assert held == {f"other:{{{inner}}}"}
+        time.sleep(0.05)
     project.open(key)
     assert result.get(timeout=PATIENCE) is False
 

@@ -14,7 +14,13 @@ from tests.support.root import ROOT
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-@pytest.mark.parametrize("scenario", list(SCENARIOS))
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(name, marks=pytest.mark.long if name == "anywhere" else ())
+        for name in SCENARIOS
+    ],
+)
 def test_a_fork(five: Servers, scenario: str) -> None:
     command = [sys.executable, "-m", "tests.support.processes.forking", scenario, *five.urls]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -16,7 +16,10 @@ from tests.support.judges.figures import Figures
 from tests.support.processes.project import Project
 
 WITHIN_S = 90.0
-LIFETIMES = [Lifetime.WHILE_EXECUTING, Lifetime.UNTIL_AND_WHILE_EXECUTING]
+LIFETIMES = [
+    pytest.param(Lifetime.WHILE_EXECUTING, marks=pytest.mark.long),
+    Lifetime.UNTIL_AND_WHILE_EXECUTING,
+]
 ROWS, UPDATES = 5, 300
 
 
@@ -37,6 +40,7 @@ def test_each_copy_is_up_to_date_in_the_end(
     figures.add(f"{lifetime.value}: {said}", time.monotonic() - began)
 
 
+@pytest.mark.long
 def test_it_is_so_though_pool_processes_are_killed(project: Project, figures: Figures) -> None:
     began = time.monotonic()
     task = project.tasks.late[Lifetime.WHILE_EXECUTING]

@@ -59,6 +59,7 @@ def test_an_alarm_neither_loses_nor_doubles_what_is_retried(
         assert tries == [0] + [1] * (tries.count(1) if is_late else 1) + [2]
 
 
+@pytest.mark.long
 def test_a_call_that_an_alarm_refuses_gives_its_reservation_back(
     project: Project, broker: RabbitMQ, key: str
 ) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from tests.integration.conftest import NewNodes, NewProject
 from tests.support.judges.figures import Figures
 from tests.support.judges.publish_storm import publish_storm
 
 
+@pytest.mark.long
 def test_each_published_task_runs_and_no_two_runs_overlap(
     new_project: NewProject, new_nodes: NewNodes, figures: Figures
 ) -> None:

@@ -23,7 +23,7 @@ from celery.signals import task_retry
 from celery_redlock import current_lease
 from celery_redlock.redlock.threads.native import is_green, original
 from tests.support.eventually import eventually
-from tests.support.whole_lines import Journal, whole_lines
+from tests.support.whole_lines import Journal, lines_after
 
 FOLDER_VARIABLE = "REDLOCK_TEST_FOLDER"
 """Names the folder that a test and its workers share."""
@@ -31,7 +31,7 @@ FOLDER_VARIABLE = "REDLOCK_TEST_FOLDER"
 GATE_PATIENCE = 100.0
 """Seconds after which a task gives up at a gate: the test has failed by then."""
 
-_POLL_S = 0.01
+_LONGEST_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Inside:
         )
 
     def _notes(self, event: str, task_id: str) -> list[Note]:
-        notes = read_notes(self.folder)
+        notes = Notes(self.folder)
         return [note for note in notes if (note.event, note.task_id) == (event, task_id)]
 
     def run(self, gate: str | None = None, **more: Any) -> int | None:
@@ -152,12 +152,23 @@ def write_note(folder: Path, note: Note) -> None:
         journal.close()
 
 
-def read_notes(folder: Path) -> Iterator[Note]:
-    """Yield what was noted so far, in order."""
-    journal = folder / "notes"
-    if journal.exists():
-        for line in whole_lines(journal):
-            yield Note(**json.loads(line))
+class Notes:
+    """What was noted so far, in order; each note is read once.
+
+    Args:
+        folder: Folder of the project.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._journal = folder / "notes"
+        self._read: list[Note] = []
+        self._end = 0
+
+    def __iter__(self) -> Iterator[Note]:
+        if self._journal.exists():
+            lines, self._end = lines_after(self._journal, self._end)
+            self._read += [Note(**json.loads(line)) for line in lines]
+        return iter(self._read)
 
 
 def gate_path(folder: Path, gate: str) -> Path:
@@ -168,9 +179,11 @@ def gate_path(folder: Path, gate: str) -> Path:
 def _wait(path: Path, is_abandoned: Callable[[], object] = lambda: False) -> None:
     """Return once `path` exists, or nobody waits for it any more."""
     sleep = original("time", "sleep") if is_green() else time.sleep
-    deadline = time.monotonic() + GATE_PATIENCE
-    while not (path.exists() or is_abandoned() or time.monotonic() > deadline):
-        sleep(_POLL_S)
+    began, waited = time.monotonic(), 0.0
+    while not (path.exists() or is_abandoned() or waited > GATE_PATIENCE):
+        # As in `eventually`: dozens of tasks may wait in one process.
+        sleep(min(0.005 + waited / 50, _LONGEST_PAUSE_S))
+        waited = time.monotonic() - began
 
 
 def _wait_idly(path: Path) -> None:

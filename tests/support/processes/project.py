@@ -32,7 +32,7 @@ from tests.support.asked import asked
 from tests.support.eventually import eventually
 from tests.support.judges.queues import Queues
 
-from .inside import FOLDER_VARIABLE, Note, gate_path, read_notes, set_up
+from .inside import FOLDER_VARIABLE, Note, Notes, gate_path, set_up
 from .workers import Worker, started
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ class Project(Queues):
         self.nodes = nodes
         self.queue = f"queue-{secrets.token_hex(4)}"
         self.workers: list[Worker] = []
+        self._notes = Notes(folder)
         self.conf = {
             "broker_url": broker,
             "result_backend": results,
@@ -171,7 +172,7 @@ class Project(Queues):
         """
         return [
             note
-            for note in read_notes(self.folder)
+            for note in self._notes
             if event in (None, note.event)
             and all(note.more.get(k, getattr(note, k, None)) == v for k, v in more.items())
         ]

@@ -14,6 +14,7 @@ from celery_redlock.worker import control  # noqa: F401  # registers commands of
 from .admit import admit
 from .beat_alive import beat_alive
 from .doctor import doctor
+from .end import end
 from .list_ import list_
 from .release import release
 from .show import show
@@ -36,5 +37,5 @@ def redlock(ctx: click.Context) -> None:
     """Look after singleton tasks and their locks."""
 
 
-for command in (*WITHOUT_APP, beat_alive):
+for command in (*WITHOUT_APP, end, beat_alive):
     redlock.add_command(command)

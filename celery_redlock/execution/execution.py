@@ -69,6 +69,9 @@ def _run(message: Message, lease: Lease) -> Any:
         return message.body(lease)
     except BaseException as error:
         raised = error
+        if ended_by := run.error_of_end(error):
+            raised = ended_by
+            raise ended_by from error
         if isinstance(error, LeaseLost) and error.key in ("", lease.key):
             why = run.why_dropped()
             if why or not error.key:

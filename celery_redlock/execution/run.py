@@ -7,7 +7,7 @@ import logging
 import sys
 from dataclasses import dataclass, field
 
-from celery.exceptions import Reject, TaskPredicate
+from celery.exceptions import Ignore, Reject, Retry, TaskPredicate
 from celery.utils.dispatch import Signal
 
 from celery_redlock import signals
@@ -53,6 +53,7 @@ class Run:
         is_over: Whether the body has ended, so that nothing may interrupt it any more.
         is_interrupted: Whether the body has been interrupted.
         is_superseded_by_copy: Whether another copy of the message has taken the lease, and counts.
+        ended_by: Error with which an operator has ended the run; None: nobody has.
     """
 
     message: Message
@@ -62,6 +63,7 @@ class Run:
     is_over: bool = False
     is_interrupted: bool = False
     is_superseded_by_copy: bool = False
+    ended_by: LeaseLost | None = None
     _is_told: bool = False
     _is_asked: bool = False
     _why_dropped: str | None = None
@@ -120,6 +122,32 @@ class Run:
         if self._is_told:
             # `report_loss` may run on the thread that renews the other leases.
             send_event(self.message.delivery, "task-lock-lost", key=self.lease.key)
+
+    def abort(self, why: str) -> bool:
+        """Have LeaseLost raised in the body, for the run to end for good; called by others.
+
+        The lease is renewed until the body has ended.
+
+        Args:
+            why: Who ends the run, and why.
+
+        Returns:
+            False: The body has ended, or nothing can interrupt it.
+        """
+        if self.is_over or self._interrupt is None:
+            return False
+        self.ended_by = LeaseLost(self.lease.key, f"its run was ended by {why}")
+        self._interrupt.trigger(self.ended_by)
+        return True
+
+    def error_of_end(self, raised: BaseException) -> LeaseLost | None:
+        """Return the error that counts instead of what the body raised; None: that counts.
+
+        A run that an operator has ended fails, whatever its body makes of the interrupt. But a
+        retry that is published, or a task that has replaced itself, stays so.
+        """
+        is_published = isinstance(raised, (Ignore, Retry))
+        return self.ended_by if isinstance(raised, Exception) and not is_published else None
 
     def why_dropped(self) -> str | None:
         """Return who has released the lost lease, and log it once; None: nobody is known to."""
@@ -260,7 +288,8 @@ class Run:
             or isinstance(raised, Exception)
             or ends_task(self.message.delivery, raised)
         )
-        return mark if is_over and not isinstance(raised, LeaseLost) else None
+        comes_again = isinstance(raised, LeaseLost) and raised is not self.ended_by
+        return mark if is_over and not comes_again else None
 
     def _max_hold(self) -> float:
         if self.message.options.max_hold is not None:

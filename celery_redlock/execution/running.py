@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 from celery_redlock.config.options import OnLost
 from celery_redlock.redlock import Lease
 from celery_redlock.redlock.errors import LeaseLost
+from celery_redlock.redlock.lease import owner_id
 
 if TYPE_CHECKING:
     from celery.app.task import Context
@@ -31,6 +32,17 @@ def current_lease() -> Lease | None:
     """Return the lease of the calling code, or None outside a singleton task."""
     run = current.get()
     return run.lease if run else None
+
+
+def run_with_id(key: str, holder_id: str) -> Run | None:
+    """Return the run of this process whose lease on `key` has an owner with this id, or None."""
+    # At once: other threads begin and end executions meanwhile.
+    for request in executions.keyrefs():
+        context = request()
+        run = executions.get(context) if context is not None else None
+        if run and run.lease.key == key and owner_id(run.lease.owner) == holder_id:
+            return run
+    return None
 
 
 def is_held_by_caller(owner: str | None) -> bool:

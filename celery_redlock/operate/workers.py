@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from celery_redlock.redlock.labels import label_of
@@ -11,6 +12,24 @@ from .brokers import MessagesUnknown
 
 ANSWER_WITHIN_S = 3.0
 """Longest wait for the answers of all workers to one question."""
+_CONNECT_S = 4.0
+
+
+@contextmanager
+def remote_control(app: Any) -> Iterator[Any]:
+    """Yield a connection to the broker on which workers can be asked; None: they can't be.
+
+    Raises:
+        Exception: Of any broker's client: it can't be reached.
+    """
+    with app.connection_for_write(connect_timeout=_CONNECT_S) as connection:
+        if "fanout" not in connection.transport.implements.exchange_type:
+            yield None
+            return
+        if connection.transport.driver_type == "redis":  # which has no connect timeout otherwise
+            connection.transport_options.setdefault("socket_connect_timeout", _CONNECT_S)
+        connection.ensure_connection(max_retries=1, interval_start=0)
+        yield connection
 
 
 def consumed_queues(app: Any) -> dict[str, set[str]]:

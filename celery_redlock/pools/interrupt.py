@@ -26,10 +26,13 @@ _is_installed = False
 class Interrupt(Protocol):
     """Interrupt of one running body."""
 
-    def trigger(self) -> None:
+    def trigger(self, error: LeaseLost | None = None) -> None:
         """Raise LeaseLost in the body as soon as possible.
 
         Called from another thread; from another greenlet if bodies are greenlets.
+
+        Args:
+            error: What to raise, for a reason of its own; None: the lease of the body is lost.
         """
 
     def disarm(self) -> None:
@@ -91,7 +94,7 @@ def signal_main_thread() -> None:
 class _InMainThread:
     """Interrupt of a main thread, by a signal. The handler finds out which lease is lost."""
 
-    def trigger(self) -> None:
+    def trigger(self, error: LeaseLost | None = None) -> None:  # noqa: ARG002  # the handler's is
         signal_main_thread()
 
     def disarm(self) -> None:
@@ -108,10 +111,12 @@ class _InThread:
         self._exception: Any = None
         self._is_raised = False
 
-    def trigger(self) -> None:
+    def trigger(self, error: LeaseLost | None = None) -> None:
         with self._lock:
             if self._is_armed and not self._is_raised:
-                self._exception = self._exception or ctypes.py_object(_reporting(self._note_raised))
+                if self._exception is None:
+                    kind = _reporting(self._note_raised, error or LeaseLost())
+                    self._exception = ctypes.py_object(kind)
                 self._raise_in_thread()
 
     def disarm(self) -> None:
@@ -145,12 +150,12 @@ class _InThread:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._ident), self._exception)
 
 
-def _reporting(on_raised: Callable[[], None]) -> type[LeaseLost]:
-    """Return a LeaseLost that calls `on_raised` on the thread in which it is raised."""
+def _reporting(on_raised: Callable[[], None], error: LeaseLost) -> type[LeaseLost]:
+    """Return a class of `error` that calls `on_raised` on the thread in which it is raised."""
 
     class Reporting(LeaseLost):
         def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
+            super().__init__(*(args or error.args))
             on_raised()
 
         def __reduce__(self) -> tuple[Any, ...]:
@@ -174,16 +179,16 @@ class _InGreenlet:
         self._call_in_hub = call_in_hub
         self._is_armed = True
 
-    def trigger(self) -> None:
-        self._call_in_hub(self._throw)
+    def trigger(self, error: LeaseLost | None = None) -> None:
+        self._call_in_hub(partial(self._throw, error or LeaseLost()))
 
     def disarm(self) -> None:
         self._is_armed = False
 
-    def _throw(self) -> None:
+    def _throw(self, error: LeaseLost) -> None:
         if self._is_armed:
             self._is_armed = False
-            self._greenlet.throw(LeaseLost)
+            self._greenlet.throw(error)
 
 
 def _in_gevent() -> _InGreenlet:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 from celery_redlock.redlock import Lease
 from celery_redlock.redlock.errors import shown
-from celery_redlock.redlock.lease import holder_of, task_of
+from celery_redlock.redlock.lease import holder_of, owner_id, task_of
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.redlock.threads import callbacks
 from celery_redlock.redlock.threads.dispatch import run_as_own
@@ -131,6 +131,27 @@ class PreforkKeeper:
             self._is_stopping = True
             self._wakeup.wake()
             thread.join()
+
+    def lease_with_id(self, key: str, holder_id: str) -> LeaseRecord | None:
+        """On the main thread: return the lease on `key` that a pool process holds at this moment.
+
+        Args:
+            key: Key of the lock.
+            holder_id: Id of the lease's owner, as `owner_id` returns it.
+
+        Returns:
+            None: No process holds it, or its release has begun.
+        """
+        for pid, child in list(self._children.items()):
+            for row in child.rows:
+                record = self._table.last_lease(row)
+                if (
+                    record
+                    and (record.pid, record.key, owner_id(record.owner)) == (pid, key, holder_id)
+                    and self._table.is_held(row, record.owner)
+                ):
+                    return record
+        return None
 
     def record_task_outcome(self, task_id: str, *, will_be_redelivered: bool) -> None:
         """On the main thread: record the outcome of a task whose process dies, or has died.

@@ -165,7 +165,11 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
             Retry: It is published.
             Reject: It is not. With ``acks_late`` the message in hand goes back to the queue, if the
                 broker is at fault; otherwise the task has failed.
+            LeaseLost: An operator has ended the run: it is not to come back.
         """
+        run = current.get()
+        if run and run.ended_by and run.message.task is self:
+            raise run.ended_by
         route = route_back(Delivery.of(self, self.request))
         if "exchange" in route and _ROUTING.isdisjoint(kwargs):
             kwargs |= route

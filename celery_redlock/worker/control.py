@@ -44,6 +44,31 @@ def redlock_release(state: Any, key: str, task_id: str, **_: Any) -> dict[str, s
     return {"ok": f"{key} released, it was held by {task_id}"}
 
 
+@control_command(
+    signature="<key> <id> [author] [reason] [signal]",
+    args=[("key", str), ("id", str), ("author", str), ("reason", str), ("signal", str)],
+    default_timeout=3.0,
+)
+def redlock_end(  # as it is called: a word each
+    state: Any,
+    key: str,
+    id: str,  # noqa: A002  # as `redlock show` calls it
+    author: str = "redlock_end",
+    reason: str = "",
+    signal: str = "TERM",
+    **_: Any,
+) -> dict[str, Any]:
+    """End the run of this worker that holds a lock under the holder's id."""
+    from .ending import end_run  # noqa: PLC0415
+
+    why = f"{author}: {reason}" if reason else author
+    try:
+        done = end_run(state.consumer.pool, key, id, why, signal)
+    except ValueError as error:
+        return {"error": str(error), "runs_here": True}
+    return {"ok": done, "runs_here": True} if done else {"ok": f"{key} not held by {id} here"}
+
+
 @inspect_command(signature="[look=False]", args=[("look", strtobool)], default_timeout=3.0)
 def redlock_placement(state: Any, look: object = False, **_: Any) -> dict[str, str]:  # noqa: FBT002
     """Key prefix and nodes of the worker's locks, with its servers; '' without locks."""

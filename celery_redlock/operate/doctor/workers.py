@@ -8,12 +8,12 @@ from typing import Any
 from celery_redlock.operate.node_set import NodeSet
 from celery_redlock.operate.node_status import NodeStatus
 from celery_redlock.operate.target import Target
+from celery_redlock.operate.workers import remote_control
 from celery_redlock.redlock.placement import Placement
 
 from . import traps
 from .traps import Finding, Severity
 
-_CONNECT_S = 4.0
 _REPLIES_S = 1.0
 _LOOK_S = 5.0
 """Longest wait for workers that look at their nodes first, some of which may hang."""
@@ -49,12 +49,9 @@ def _placement(target: Target, nodes: NodeSet, statuses: Sequence[NodeStatus]) -
 
 
 def _compared(app: Any, here: Placement, tasks: set[str]) -> Iterator[Finding]:
-    with app.connection_for_write(connect_timeout=_CONNECT_S) as connection:
-        if "fanout" not in connection.transport.implements.exchange_type:
-            return  # its workers can't be asked anything
-        if connection.transport.driver_type == "redis":  # which has no connect timeout otherwise
-            connection.transport_options.setdefault("socket_connect_timeout", _CONNECT_S)
-        connection.ensure_connection(max_retries=1, interval_start=0)
+    with remote_control(app) as connection:
+        if connection is None:
+            return
         inspect = app.control.inspect(timeout=_REPLIES_S, connection=connection)
         known = {
             worker: {str(name).partition(" ")[0] for name in names}

@@ -58,7 +58,7 @@ def _time_of_the_nodes(three: Operated, monkeypatch: pytest.MonkeyPatch) -> None
         strftime=time.strftime,
         localtime=time.localtime,
     )
-    for name in ("list_", "release", "show", "top"):
+    for name in ("end", "list_", "release", "show", "top"):
         monkeypatch.setattr(importlib.import_module(f"celery_redlock.cli.{name}"), "time", time_)
 
 

@@ -198,13 +198,20 @@ def test_a_body_ends_though_its_interrupt_went_astray() -> None:
 
 
 def test_the_exception_of_an_interrupt_is_stored_as_lease_lost() -> None:
-    raised = _reporting(lambda: None)("k", "why")
+    raised = _reporting(lambda: None, LeaseLost())("k", "why")
     stored = copy.copy(raised)  # as pickle does
     assert (type(stored), stored.args) == (LeaseLost, ("k", "why"))
     assert (
         f"{type(raised).__module__}.{type(raised).__qualname__}"
         == f"{LeaseLost.__module__}.LeaseLost"
     )
+
+
+def test_an_interrupt_with_an_error_of_its_own_raises_that() -> None:
+    raised = _reporting(lambda: None, LeaseLost("k", "why"))()
+    assert raised.args == ("k", "why")
+    stored = copy.copy(raised)
+    assert (type(stored), stored.args) == (LeaseLost, ("k", "why"))
 
 
 def test_a_main_thread_is_interrupted_by_the_signal() -> None:
@@ -230,17 +237,20 @@ def test_a_disarmed_greenlet_goes_on(hub: str) -> None:
 
 
 def test_a_greenlet_disarmed_before_its_hub_ran_goes_on() -> None:
-    thrown: list[type[BaseException]] = []
+    thrown: list[BaseException] = []
     calls: list[Callable[[], None]] = []
 
     class Greenlet:
-        def throw(self, error: type[BaseException]) -> None:
+        def throw(self, error: BaseException) -> None:
             thrown.append(error)
 
-    first, second = (_InGreenlet(Greenlet(), calls.append) for _ in range(2))
+    first, second, third = (_InGreenlet(Greenlet(), calls.append) for _ in range(3))
     first.trigger()
     first.disarm()
     second.trigger()
+    third.trigger(LeaseLost("k", "why"))
     for call in calls:
         call()
-    assert thrown == [LeaseLost]
+    assert [(type(error), error.args) for error in thrown] == [
+        (LeaseLost, LeaseLost().args), (LeaseLost, ("k", "why"))
+    ]  # fmt: skip

@@ -23,7 +23,7 @@ from celery_redlock.pools.lease_table import Phase
 from celery_redlock.pools.orphaned_leases import PROVISIONAL_S
 from celery_redlock.pools.prefork_keeper import PreforkKeeper
 from celery_redlock.redlock import Lease, QuorumUnavailable
-from celery_redlock.redlock.lease import new_owner
+from celery_redlock.redlock.lease import new_owner, owner_id
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.redlock.threads import dispatch
 from tests.support.fakes.fake_clock import FakeClock
@@ -556,3 +556,15 @@ def test_the_keeper_s_thread_is_one_of_this_package(
     pool.keeper.start()
     pool.keeper.stop()
     assert seen == [True]
+
+
+def test_a_lease_is_found_by_the_id_of_its_owner_while_it_is_held(pool: Pool) -> None:
+    lease = pool.hold()
+    pool.step()
+    found = pool.keeper.lease_with_id("k", owner_id(lease.owner))
+    assert found
+    assert (found.pid, found.owner) == (pool.child.process.pid, lease.owner)
+    assert pool.keeper.lease_with_id("k", owner_id(new_owner("task-1"))) is None
+    assert pool.keeper.lease_with_id("other", owner_id(lease.owner)) is None
+    pool.child.client.begin_release(lease)
+    assert pool.keeper.lease_with_id("k", owner_id(lease.owner)) is None

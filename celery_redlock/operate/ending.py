@@ -1,0 +1,145 @@
+"""End of a run by an operator: the workers are asked over the broker, and the nodes what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from celery_redlock.redlock.errors import RedlockError, shown
+from celery_redlock.redlock.lease import is_period
+from celery_redlock.redlock.protocol.quorum import majority
+from celery_redlock.redlock.protocol.replies import Busy
+
+from .lock_view import LockView
+from .locks import Kind, Lock, lock_of
+from .node_set import NodeSet
+from .target import Target
+from .views import read_views
+from .workers import remote_control
+
+CONSEQUENCE = (
+    "its run is ended where it runs. A process of the prefork pool is terminated, and the task "
+    "ends as REVOKED; in pools of threads or greenlets LeaseLost is raised in the body, and the "
+    "task ends as FAILURE. Its message does not come again, and the lock is free once the run has "
+    "ended"
+)
+_REPLIES_S = 2.0
+_LOOK_EVERY_S = 0.2
+_LOOKS = 50
+"""Looks at the nodes: for 10 s."""
+_NOBODY = (
+    "no worker has answered that it runs it. A worker of the solo pool hears no command while it "
+    "runs a task, and without pidfds, as on macOS, a worker does not know what its prefork pool "
+    "runs; nor does any worker answer for a lock that is held outside of a task"
+)
+_GOES_ON = (
+    "the lock has not been released since. The body may be inside of C code, as in a query or in "
+    "time.sleep(), or go on in spite of the interrupt; with lock_min_hold the key stays for a while"
+)
+
+
+class Order(NamedTuple):
+    """What an operator orders.
+
+    Attributes:
+        author: Who does.
+        reason: Why; '': it is not said.
+        signal: Signal for a process of the prefork pool: "TERM" or "KILL".
+    """
+
+    author: str
+    reason: str = ""
+    signal: str = "TERM"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What became of a run that was to be ended.
+
+    Attributes:
+        outcome: Who has the lock now, or why the run goes on; a sentence without a full stop.
+        is_ended: Whether its owner is gone from the nodes.
+    """
+
+    outcome: str
+    is_ended: bool = False
+
+
+def held_by_nothing(view: LockView) -> tuple[str, Lock] | None:
+    """Return what is under a key if no run holds it, and which lock or mark to release instead.
+
+    None: a run holds it, or there is nothing.
+    """
+    lock = view.lock
+    if lock is None:
+        rest = [one for one in (view.pending, *view.marks) if one]
+        return (_WHAT[rest[0].kind], rest[0]) if rest else None
+    if lock.kind is Kind.HELD and not is_period(lock.owner):
+        return None
+    return ("the period of a throttle" if is_period(lock.owner) else _WHAT[lock.kind]), lock
+
+
+_WHAT = {
+    Kind.RESERVED: "a reservation, whose message waits",
+    Kind.PENDING: "a pending slot, whose message waits",
+    Kind.CLAIM: "a claim of beat",
+    Kind.MISSED: "a note of a missed tick",
+    Kind.DONE: "a done mark",
+}
+
+
+def end(
+    target: Target, nodes: NodeSet, lock: Lock, order: Order, sleep: Callable[[float], object]
+) -> Ending:
+    """End the run that holds a lock, and wait until its owner is gone from the nodes.
+
+    The run of the next holder is not touched. Waits for some 10 s at most.
+
+    Args:
+        target: The nodes, and the app.
+        nodes: Connections to them.
+        lock: The lock, with the owner whose run is meant.
+        order: Who ends it, and how.
+        sleep: Waits for a number of seconds.
+
+    Raises:
+        RedlockError: The broker has no remote control, or could not be reached.
+    """
+    answers = _ask(target.app, lock, order)
+    if refused := [f"worker {name}: {said['error']}" for name, said in answers if "error" in said]:
+        return Ending(f"Not ended: {'; '.join(refused)}")
+    seen: list[Busy] = []
+    for _ in range(_LOOKS):
+        views = read_views(nodes, target.key_prefix, lock.key)
+        seen = [view for view in views if isinstance(view, Busy)]
+        if len(seen) >= majority(len(nodes)) and all(one.holder != lock.owner for one in seen):
+            follower = lock_of(lock.key, views)
+            who = f"{follower.holder('another holder')} has" if follower else "nobody has"
+            return Ending(f"Ended: {who} the lock now", is_ended=True)
+        sleep(_LOOK_EVERY_S)
+    if len(seen) < majority(len(nodes)):
+        return Ending(f"Not known to have ended: {len(seen)} of {len(nodes)} nodes answered")
+    if not answers:
+        return Ending(f"Still runs: {_NOBODY}")
+    done = "; ".join(f"worker {name}: {said.get('ok')}" for name, said in answers)
+    return Ending(f"Still runs: {done}; {_GOES_ON}")
+
+
+def _ask(app: Any, lock: Lock, order: Order) -> list[tuple[str, dict[str, Any]]]:
+    """Ask all workers to end the run; return the answers of those that run it."""
+    arguments = {"key": lock.key, "id": lock.id, **order._asdict()}
+    try:
+        with remote_control(app) as connection:
+            can_ask = connection is not None
+            replies = can_ask and app.control.broadcast(
+                "redlock_end", arguments, connection=connection, reply=True, timeout=_REPLIES_S
+            )
+    except Exception as error:
+        # Without its text, which may quote the broker's URL and its password.
+        kind = type(error).__name__
+        raise RedlockError(f"the workers could not be asked: {kind}") from error
+    if not can_ask:
+        raise RedlockError("the broker has no remote control, by which workers are asked")
+    pairs = [(shown(name), said) for reply in replies or () for name, said in reply.items()]
+    return [(name, said) for name, said in pairs if isinstance(said, dict) and "runs_here" in said]

@@ -1,0 +1,235 @@
+"""The run that holds a lock is ended by the workers, and the nodes tell what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from celery_redlock.operate.ending import Ending, Order, end, held_by_nothing
+from celery_redlock.operate.lock_view import view_of
+from celery_redlock.operate.locks import Lock
+from celery_redlock.redlock.errors import RedlockError
+from celery_redlock.redlock.task_lock import TaskLock
+from tests.support.fakes.operated import Operated
+
+ORDER = Order("alice@ops", "stuck", "KILL")
+
+
+@pytest.fixture
+def redlock(three: Operated) -> TaskLock:
+    return three.redlock()
+
+
+class Workers:
+    """Workers that answer, and note what they are asked; the run ends at the `ends_after`-th look.
+
+    Attributes:
+        asked: What they were asked.
+        answers: What they answer.
+        act: What happens at each look at the nodes; how often that was is given.
+        pauses: The pauses that were made.
+    """
+
+    def __init__(self, app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.answers: list[dict[str, Any]] = []
+        self.act: Callable[[int], object] = lambda _: None
+        self.pauses: list[float] = []
+        monkeypatch.setattr(app.control, "broadcast", self._broadcast)
+
+    def _broadcast(self, command: str, arguments: dict[str, Any], **_: Any) -> Any:
+        self.asked.append((command, arguments))
+        return [{f"celery@{at}": said} for at, said in enumerate(self.answers)]
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.act(len(self.pauses))
+
+
+@pytest.fixture
+def workers(app: Celery, monkeypatch: pytest.MonkeyPatch) -> Workers:
+    return Workers(app, monkeypatch)
+
+
+@pytest.fixture
+def act(three: Operated, app: Celery, workers: Workers) -> Callable[[], tuple[Lock, Ending]]:
+    """End the run that holds `k`; return the lock, and what became of it."""
+
+    def act() -> tuple[Lock, Ending]:
+        target = three.target(app=app)
+        with target.nodes() as nodes:
+            lock = view_of(nodes, target.key_prefix, "k").lock
+            assert lock
+            return lock, end(target, nodes, lock, ORDER, workers.sleep)
+
+    return act
+
+
+HERE = {"ok": "SIGKILL is sent to its process 7", "runs_here": True}
+NOT_HERE = {"ok": "k not held by 0123 here"}
+
+
+def test_the_workers_are_told_the_id_of_the_owner_and_not_the_owner(
+    redlock: TaskLock, workers: Workers, act: Any
+) -> None:
+    lease = redlock.acquire("k", label="task-1")
+    lock, _ = act()
+    assert workers.asked == [
+        ("redlock_end", {
+            "key": "k", "id": lock.id, "author": "alice@ops", "reason": "stuck", "signal": "KILL",
+        })
+    ]  # fmt: skip
+    assert lease.owner not in str(workers.asked)
+
+
+@pytest.mark.parametrize("follower", [None, "task-2"])
+def test_it_is_ended_when_the_owner_is_gone_from_the_nodes(
+    three: Operated, redlock: TaskLock, workers: Workers, act: Any, follower: str | None
+) -> None:
+    lease = redlock.acquire("k", label="task-1")
+    workers.answers = [NOT_HERE, HERE]
+
+    def end_at_the_third(look: int) -> None:
+        if look == 3:
+            redlock.release(lease)
+            if follower:
+                redlock.acquire("k", label=follower)
+
+    workers.act = end_at_the_third
+    _, became = act()
+    assert became.is_ended
+    assert len(workers.pauses) == 3
+    assert became.outcome.startswith("Ended: task-2@" if follower else "Ended: nobody has the lock")
+
+
+def test_while_one_node_still_names_the_owner_it_is_not_ended(
+    three: Operated, redlock: TaskLock, workers: Workers, act: Any
+) -> None:
+    redlock.acquire("k", label="task-1")
+    workers.answers = [HERE]
+
+    def leave_one(_: int) -> None:
+        three[0].expire("k")
+        three[1].expire("k")
+
+    workers.act = leave_one
+    _, became = act()
+    assert not became.is_ended
+
+
+def test_a_run_that_goes_on_is_told_with_the_workers_answer(
+    redlock: TaskLock, workers: Workers, act: Any
+) -> None:
+    redlock.acquire("k", label="task-1")
+    workers.answers = [NOT_HERE, HERE]
+    _, became = act()
+    assert not became.is_ended
+    assert became.outcome.startswith(
+        "Still runs: worker celery@1: SIGKILL is sent to its process 7; the lock has not been"
+    )
+    assert sum(workers.pauses) == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize("answers", [[], [NOT_HERE], [None, "x"]], ids=str)
+def test_if_no_worker_runs_it_the_reasons_are_named(
+    redlock: TaskLock, workers: Workers, act: Any, answers: Any
+) -> None:
+    redlock.acquire("k", label="task-1")
+    workers.answers = answers
+    _, became = act()
+    assert not became.is_ended
+    assert became.outcome.startswith("Still runs: no worker has answered that it runs it.")
+    assert "solo pool hears no command" in became.outcome
+
+
+def test_a_worker_that_refuses_is_not_waited_for(
+    redlock: TaskLock, workers: Workers, act: Any
+) -> None:
+    redlock.acquire("k", label="task-1")
+    workers.answers = [NOT_HERE, {"error": "it is so\x1b", "runs_here": True}]
+    _, became = act()
+    assert became == Ending("Not ended: worker celery@1: it is so\x1b")
+    assert workers.pauses == []
+
+
+def test_without_a_quorum_the_outcome_is_unknown(
+    three: Operated, redlock: TaskLock, workers: Workers, act: Any
+) -> None:
+    redlock.acquire("k", label="task-1")
+    workers.answers = [HERE]
+
+    def go_down(_: int) -> None:
+        three[0].is_up = three[1].is_up = False
+
+    workers.act = go_down
+    _, became = act()
+    assert became == Ending("Not known to have ended: 1 of 3 nodes answered")
+
+
+def test_a_broker_without_remote_control_is_an_error(
+    app: Celery, redlock: TaskLock, workers: Workers, act: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redlock.acquire("k", label="task-1")
+    with app.connection_for_write() as connection:
+        implements = connection.transport.implements
+        limited = implements.extend(exchange_type=frozenset(["direct"]))
+        monkeypatch.setattr(type(connection.transport), "implements", limited)
+        with pytest.raises(RedlockError, match="the broker has no remote control"):
+            act()
+    assert workers.asked == []
+
+
+def test_a_broker_that_is_down_is_an_error_without_its_password(
+    app: Celery, redlock: TaskLock, act: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redlock.acquire("k", label="task-1")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("redis://:secret@host")
+
+    monkeypatch.setattr(app.control, "broadcast", fail)
+    with pytest.raises(RedlockError, match=r"^the workers could not be asked: OSError$"):
+        act()
+
+
+# ---- what no run holds
+
+
+def what_is_under(three: Operated, key: str) -> tuple[str, str] | None:
+    target = three.target()
+    with target.nodes() as nodes:
+        nothing = held_by_nothing(view_of(nodes, target.key_prefix, key))
+    return nothing and (nothing[0], nothing[1].key)
+
+
+def test_a_lease_of_a_run_can_be_ended(three: Operated, redlock: TaskLock) -> None:
+    assert what_is_under(three, "k") is None
+    redlock.acquire("k", label="task-1")
+    assert what_is_under(three, "k") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "is_period", "says"),
+    [
+        ("k", False, "a reservation, whose message waits"),
+        ("k%next", False, "a pending slot, whose message waits"),
+        ("k", True, "the period of a throttle"),
+    ],
+)
+def test_what_is_reserved_is_to_be_released_instead(
+    three: Operated, redlock: TaskLock, key: str, is_period: bool, says: str
+) -> None:
+    redlock.reserve(key, 60, label="task-1", is_period=is_period)
+    assert what_is_under(three, key) == (says, key)
+
+
+def test_of_a_free_key_its_pending_slot_or_done_mark_is_named(
+    three: Operated, redlock: TaskLock
+) -> None:
+    redlock.mark_done("k", "task-1/0/abc")
+    assert what_is_under(three, "k") == ("a done mark", "k")
+    redlock.reserve("k%next", 60, label="task-1")
+    assert what_is_under(three, "k") == ("a pending slot, whose message waits", "k%next")

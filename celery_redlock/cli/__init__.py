@@ -16,6 +16,7 @@ from .beat_alive import beat_alive
 from .doctor import doctor
 from .end import end
 from .list_ import list_
+from .log import log
 from .release import release
 from .show import show
 from .status import status
@@ -26,7 +27,7 @@ from .web import web
 # A report on an app without our tasks needs it as well.
 hide_nodes()
 
-WITHOUT_APP = (status, list_, show, release, admit, doctor, top, web)
+WITHOUT_APP = (status, list_, show, release, admit, log, doctor, top, web)
 """Commands that need no app."""
 
 

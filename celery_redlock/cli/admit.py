@@ -9,7 +9,7 @@ import click
 from celery_redlock.units import seconds
 
 from .command_line import same_command
-from .target import as_json, target_of
+from .target import as_json, takes_reason, target_of
 from .text import document
 
 if TYPE_CHECKING:
@@ -22,10 +22,11 @@ _CONSEQUENCE = (
 
 
 @click.command()
+@takes_reason
 @click.option("--yes", is_flag=True, help="Admit; without it, only show what would happen.")
 @as_json
 @click.pass_context
-def admit(ctx: click.Context, *, yes: bool, as_json: bool) -> None:
+def admit(ctx: click.Context, *, reason: str, yes: bool, as_json: bool) -> None:
     """Let new nodes vote at once: ones that have never held a lock.
 
     A restarted node is not new: wait. Refused if a node can't be asked, if a node that waits has
@@ -34,12 +35,13 @@ def admit(ctx: click.Context, *, yes: bool, as_json: bool) -> None:
     """
     from celery_redlock.operate.admission import admit as admit_nodes
     from celery_redlock.operate.admission import candidates
+    from celery_redlock.operate.removal import operator
 
     target = target_of(ctx)
     with target.nodes() as nodes:
         waiting, objections = candidates(target, nodes)
-        is_made = yes and not objections
-        errors = admit_nodes(target, nodes, waiting) if is_made else {}
+        is_made = bool(yes and waiting and not objections)
+        errors = admit_nodes(target, nodes, waiting, operator(), reason) if is_made else {}
     objections += [f"{node}: {error}" for node, error in errors.items()]
     if as_json:
         names = [one.node for one in waiting]

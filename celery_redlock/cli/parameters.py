@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import click
+
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([smhd]?)", re.ASCII)
+_UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 class Seconds(click.FloatRange):
@@ -24,6 +28,25 @@ class Seconds(click.FloatRange):
         if not number <= LONGEST_S:  # NaN is not, either
             self.fail(f"{number} is more than {LONGEST_S:.0f} (ten years).", param, ctx)
         return number
+
+
+class Duration(click.types.FloatParamType):
+    """Duration in seconds, or with a unit: 90, 30s, 15m, 2h or 7d."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the duration in seconds.
+
+        Raises:
+            BadParameter: It is not one.
+        """
+        found = _DURATION.fullmatch(str(value))
+        if not found:
+            self.fail(f"{value!r} is not a duration such as 90, 30s, 15m, 2h or 7d.", param, ctx)
+        return float(found[1]) * _UNITS_S[found[2]]
 
 
 class Text(click.types.StringParamType):

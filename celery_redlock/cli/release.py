@@ -13,7 +13,7 @@ from .command_line import same_command, same_command_with_app
 from .key import takes_key
 from .parameters import TEXT, Seconds
 from .show import lock_text
-from .target import as_json, target_of
+from .target import as_json, takes_reason, target_of
 from .text import document, visible
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="How long a message must be missing, in seconds.",
 )
+@takes_reason
 @click.option("--yes", is_flag=True, help="Release; without it, only show what would happen.")
 @as_json
 @click.pass_context
@@ -63,6 +64,7 @@ def release(
     orphaned: bool,
     queues: tuple[str, ...],
     grace: float,
+    reason: str,
     yes: bool,
     as_json: bool,
 ) -> None:
@@ -79,10 +81,11 @@ def release(
         raise click.UsageError("--queue is an option of --orphaned.")
     with target.nodes() as nodes:
         if given is None:
-            released = _orphaned(target, nodes, (grace, queues), as_json=as_json, yes=yes)
+            where = (grace, queues)
+            released = _orphaned(target, nodes, where, reason, as_json=as_json, yes=yes)
         else:
             wanted = (given.on(target), label, expected)
-            released = _one(target, nodes, wanted, as_json=as_json, yes=yes)
+            released = _one(target, nodes, wanted, reason, as_json=as_json, yes=yes)
     ctx.exit(0 if released else 1)
 
 
@@ -90,6 +93,7 @@ def _one(
     target: Target,
     nodes: NodeSet,
     wanted: tuple[str, str | None, str | None],
+    reason: str,
     *,
     as_json: bool,
     yes: bool,
@@ -103,7 +107,7 @@ def _one(
         raise click.ClickException(f"there is nothing to release: no node has {what}")
     lock, meaning = removal
     is_other = expected not in (None, lock.id)
-    released = yes and not is_other and remove(target, nodes, lock, operator())
+    released = yes and not is_other and remove(target, nodes, lock, operator(), reason)
     if as_json:
         shown = {"released": released, "consequence": meaning} | lock.as_json(time.time())
         click.echo(document(shown))
@@ -131,6 +135,7 @@ def _orphaned(
     target: Target,
     nodes: NodeSet,
     where: tuple[float, tuple[str, ...]],
+    reason: str,
     *,
     as_json: bool,
     yes: bool,
@@ -142,7 +147,7 @@ def _orphaned(
         raise click.UsageError(f"--orphaned needs an app: {same_command_with_app()}")
     grace, queues = where
     locks, unseen = orphans(target, nodes, grace, time.sleep, queues)
-    released = [yes and remove(target, nodes, lock, operator()) for lock in locks]
+    released = [yes and remove(target, nodes, lock, operator(), reason) for lock in locks]
     if as_json:
         now = time.time()
         pairs = zip(locks, released, strict=True)

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .command_line import note_typed
+from .parameters import TEXT
 
 if TYPE_CHECKING:
     from celery_redlock.operate.target import Target
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+takes_reason = click.option("--reason", type=TEXT, default="", help="Why, for `log` to show.")
 
 
 def target_of(ctx: click.Context) -> Target:

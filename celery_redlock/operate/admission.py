@@ -16,6 +16,7 @@ from .listing import BATCH
 from .locks import escaped
 from .node_set import NodeSet
 from .node_status import NodeStatus, read_statuses
+from .operator_log import Action, recorded
 from .target import Target
 
 _is_of_probe = re.compile(rb":\{probe-[0-9a-f]{16}\}:floor$").search
@@ -60,12 +61,30 @@ def candidates(
     return waiting, objections
 
 
-def admit(target: Target, nodes: NodeSet, waiting: Sequence[NodeStatus]) -> dict[str, str]:
+def admit(
+    target: Target, nodes: NodeSet, waiting: Sequence[NodeStatus], author: str, reason: str = ""
+) -> dict[str, str]:
     """Note on each waiting node that its server is new; return the errors, by node.
 
     A note is valid for this run of the server, as one of these nodes, and for leases no longer than
     the target's. One that restarts meanwhile gets none: its connection ends.
+
+    Args:
+        target: The nodes.
+        nodes: Connections to them.
+        waiting: Statuses of the nodes to admit.
+        author: Who admits them, for the log to tell.
+        reason: Why, for the log; '': nobody says.
     """
+    names = ", ".join(status.node for status in waiting)
+    with recorded(target, nodes, Action("admit", author, names, reason=reason)) as result:
+        errors = _admit(target, nodes, waiting)
+        failed = "; ".join(f"{node}: {error}" for node, error in errors.items())
+        result.text = f"not admitted: {failed}" if failed else "admitted"
+    return errors
+
+
+def _admit(target: Target, nodes: NodeSet, waiting: Sequence[NodeStatus]) -> dict[str, str]:
     run_ids = {status.node: status.info["run_id"] for status in waiting}
     errors = {}
     for connection in nodes.connections:

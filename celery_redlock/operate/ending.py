@@ -14,6 +14,7 @@ from celery_redlock.redlock.protocol.replies import Busy
 from .lock_view import LockView
 from .locks import Kind, Lock, lock_of
 from .node_set import NodeSet
+from .operator_log import Action, recorded
 from .target import Target
 from .views import read_views
 from .workers import remote_control
@@ -94,7 +95,7 @@ def end(
 ) -> Ending:
     """End the run that holds a lock, and wait until its owner is gone from the nodes.
 
-    The run of the next holder is not touched. Waits for some 10 s at most.
+    The run of the next holder is not touched. Waits for some 10 s at most, and records it.
 
     Args:
         target: The nodes, and the app.
@@ -106,6 +107,16 @@ def end(
     Raises:
         RedlockError: The broker has no remote control, or could not be reached.
     """
+    action = Action.on(lock, "end", order.author, order.reason)
+    with recorded(target, nodes, action) as result:
+        became = _end(target, nodes, lock, order, sleep)
+        result.text = became.outcome
+    return became
+
+
+def _end(
+    target: Target, nodes: NodeSet, lock: Lock, order: Order, sleep: Callable[[float], object]
+) -> Ending:
     answers = _ask(target.app, lock, order)
     if refused := [f"worker {name}: {said['error']}" for name, said in answers if "error" in said]:
         return Ending(f"Not ended: {'; '.join(refused)}")

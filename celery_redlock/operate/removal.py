@@ -16,6 +16,7 @@ from celery_redlock.redlock.protocol.scripts import done_key
 from .lock_view import view_of
 from .locks import Kind, Lock, task_in
 from .node_set import NodeSet
+from .operator_log import Action, recorded
 from .target import Target
 from .tasks import options_of
 
@@ -90,14 +91,15 @@ def operator() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def remove(target: Target, nodes: NodeSet, lock: Lock, author: str) -> bool:
-    """Release a lock, or delete a done mark, if its owner is still that of `lock`.
+def remove(target: Target, nodes: NodeSet, lock: Lock, author: str, reason: str = "") -> bool:
+    """Release a lock, or delete a done mark, if its owner is still that of `lock`; record it.
 
     Args:
         target: The nodes.
         nodes: Connections to them.
         lock: The lock or done mark.
-        author: Who releases it, for the holder to tell.
+        author: Who releases it, for the holder and the log to tell.
+        reason: Why, for the log; '': nobody says.
 
     Returns:
         Whether it is released; False: another owner has it by now, or nobody.
@@ -105,6 +107,13 @@ def remove(target: Target, nodes: NodeSet, lock: Lock, author: str) -> bool:
     Raises:
         QuorumUnavailable: Fewer nodes than a quorum answered, or confirmed.
     """
+    with recorded(target, nodes, Action.on(lock, "release", author, reason)) as result:
+        is_removed = _remove(target, nodes, lock, author)
+        result.text = "released" if is_removed else "not released"
+    return is_removed
+
+
+def _remove(target: Target, nodes: NodeSet, lock: Lock, author: str) -> bool:
     if lock.kind is Kind.DONE:
         return _delete_mark(target, nodes, lock)
     # A person waits, and the machine may be far from the nodes.

@@ -137,7 +137,13 @@ def _add_lock(page: Flask, target: Target, now: Callable[[], float]) -> None:
             is_released = (
                 removal
                 and removal[0].id == expected
-                and remove(target, nodes, removal[0], f"the page of {operator()}")
+                and remove(
+                    target,
+                    nodes,
+                    removal[0],
+                    f"the page of {operator()}",
+                    request.form.get("reason", ""),
+                )
             )
         if not is_released:
             abort(409, f"{key} was not released: it has another holder by now, or none.")

@@ -9,7 +9,7 @@ RIGHTS = (
     "+pexpire +pttl +time +select +subscribe +unsubscribe +publish +pubsub|numsub"
 )
 """A test compares them with the page."""
-RIGHTS_OF_COMMANDS = "+scan +mget +getrange +exists +dbsize"
+RIGHTS_OF_COMMANDS = "+scan +mget +getrange +exists +dbsize +lpush +ltrim +lrange"
 """What the commands that show locks need as well, by the same page."""
 PASSWORD = "sesame"  # noqa: S105  # of servers that live as long as a test
 

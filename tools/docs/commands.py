@@ -168,7 +168,8 @@ def environment(folder: Path | None = None) -> dict[str, str]:
     more = {"PATH": f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"}
     if folder is not None and (folder / "nodes").exists():
         more["REDLOCK_NODES"] = (folder / "nodes").read_text()
-    return os.environ | {"PYTHONPATH": str(ROOT)} | more
+    # The commands say who uses them.
+    return os.environ | {"PYTHONPATH": str(ROOT), "LOGNAME": "alice"} | more
 
 
 def main() -> None:

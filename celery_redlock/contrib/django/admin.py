@@ -112,7 +112,7 @@ class LockAdmin(admin.ModelAdmin):
                 is_released = bool(
                     removal
                     and removal[0].id == given.get("expect")
-                    and remove(target, nodes, removal[0], _author(request))
+                    and remove(target, nodes, removal[0], _author(request), given.get("reason", ""))
                 )
         except RedlockError as error:
             messages.error(request, str(error))

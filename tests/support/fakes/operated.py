@@ -11,6 +11,7 @@ The last digit of a URL is the node that it leads to, whatever else is in the UR
 from __future__ import annotations
 
 import fnmatch
+import math
 import re
 from collections import deque
 from collections.abc import Sequence
@@ -103,6 +104,21 @@ class Reporting(Peer):
     def _do_pexpire(self, key: str, ttl_ms: str) -> int:
         self._pexpire(key, float(ttl_ms))
         return int(self._look(key) is not None)
+
+    def _do_lpush(self, key: str, value: str) -> int:
+        values: Any = self._look(key) or []
+        longer: Any = [value, *values]
+        self._set(key, longer, math.inf)
+        return len(longer)
+
+    def _do_ltrim(self, key: str, start: str, end: str) -> bytes:
+        values: Any = self._look(key) or []
+        self._set(key, values[int(start) : int(end) + 1], math.inf)
+        return b"OK"
+
+    def _do_lrange(self, key: str, start: str, end: str) -> list[bytes]:
+        values: Any = self._look(key) or []
+        return [value.encode() for value in values[int(start) : int(end) + 1]]
 
     def _do_dbsize(self) -> int:
         return len(self.keys())

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from celery_redlock import singleton_task
 from celery_redlock.cli import redlock as with_app
 from celery_redlock.cli.alone import main
+from celery_redlock.operate import operator_log
 from celery_redlock.redlock import Redlock
 from tests.support.fakes.operated import Operated
 from tests.support.processes.project import celery_to_itself
@@ -58,8 +59,9 @@ def _time_of_the_nodes(three: Operated, monkeypatch: pytest.MonkeyPatch) -> None
         strftime=time.strftime,
         localtime=time.localtime,
     )
-    for name in ("end", "list_", "release", "show", "top"):
+    for name in ("end", "list_", "log", "release", "show", "top"):
         monkeypatch.setattr(importlib.import_module(f"celery_redlock.cli.{name}"), "time", time_)
+    monkeypatch.setattr(operator_log, "time", time_)
 
 
 @pytest.fixture

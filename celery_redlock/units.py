@@ -1,4 +1,4 @@
-"""Durations, sizes and numbers as text, for terminals and pages."""
+"""Durations, sizes, numbers and long names as text, for terminals and pages."""
 
 from __future__ import annotations
 
@@ -31,3 +31,11 @@ def size(value: int | None) -> str:
 def count(number: int, noun: str) -> str:
     """Return a number with its noun."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def middle(text: str, most: int) -> str:
+    """Return a text, or its beginning and its end: at most `most` characters, at least 3."""
+    if len(text) <= most:
+        return text
+    end = (most - 1) // 2
+    return f"{text[: most - 1 - end]}…{text[len(text) - end :]}"

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from celery_redlock.operate.node_set import NodeSet
     from celery_redlock.operate.target import Target
 
-HEADER = ("KIND", "HELD", "EXPIRES IN", "VOTES", "HOLDER", "KEY")
+_FIELDS = {
+    "KIND": "kind", "HELD": "held", "EXPIRES IN": "expires_in", "VOTES": "votes",
+    "HOLDER": "holder", "WORKER": "worker", "KEY": "key", "ARGUMENTS": "arguments",
+}  # fmt: skip
+"""Field of a lock's row by the column's name."""
 _KINDS = ("held", "reserved", "pending", "claim", "missed", "done")
 _SHOWN = ("held", "reserved", "pending")
 _SORTED = 1000
@@ -54,7 +58,8 @@ def list_(
         locks = _each(target, nodes, match, kinds or _SHOWN)
         if task is not None:
             locks = (lock for lock in locks if lock.task == task)
-        total = _print_json(locks) if as_json else _print_text(locks)
+        locks = _told(target, locks)
+        total = _print_json(locks) if as_json else _print_text(locks, header_of(target))
         errors = nodes.errors
     for node, error in errors.items():
         click.echo(visible(f"{node} is left out: {error}"), err=True)
@@ -92,6 +97,23 @@ def _each(target: Target, nodes: NodeSet, match: str, kinds: tuple[str, ...]) ->
         yield from found(bar.update)
 
 
+def _told(target: Target, locks: Iterable[Lock]) -> Iterator[Lock]:
+    """Yield locks with the executions that hold them; say on the standard error if none is known.
+
+    The workers are asked once, as soon as the locks that are sorted are found.
+    """
+    from celery_redlock.operate.running import running_tasks
+
+    each = iter(locks)
+    first = list(itertools.islice(each, _SORTED))
+    running = running_tasks(target, first)
+    if running.problem:
+        click.echo(visible(f"workers and processes are unknown: {running.problem}"), err=True)
+    for lock in itertools.chain(first, each):
+        running.tell((lock,))
+        yield lock
+
+
 def _doubt(target: Target, task: str) -> None:
     """Say if a task without a lock is not one of the app: its name may be misspelt."""
     from celery_redlock.operate.tasks import doubt_about, singleton_tasks
@@ -106,16 +128,16 @@ def _print_json(locks: Iterable[Lock]) -> int:
     return _print_lines(json_text(lock.as_json(now)) for lock in locks)
 
 
-def _print_text(locks: Iterable[Lock]) -> int:
+def _print_text(locks: Iterable[Lock], header: tuple[str, ...]) -> int:
     """Print locks as a table; return how many."""
     from celery_redlock.operate.locks import by_age
 
     each = iter(locks)
     first = sorted(itertools.islice(each, _SORTED), key=by_age)
     now = time.time()
-    table = [HEADER, *(row_of(lock, now) for lock in first)]
+    table = [header, *(row_of(lock, now, header) for lock in first)]
     widths = widths_of(table)
-    rows = itertools.chain(table, (row_of(lock, now) for lock in each))
+    rows = itertools.chain(table, (row_of(lock, now, header) for lock in each))
     total = _print_lines(padded(row, widths) for row in rows) - 1
     click.echo(f"\n{count(total, 'lock')}.")
     return total
@@ -130,8 +152,18 @@ def _print_lines(lines: Iterator[str]) -> int:
     return total
 
 
-def row_of(lock: Lock, now: float) -> tuple[str, ...]:
+def header_of(target: Target) -> tuple[str, ...]:
+    """Return the names of the columns: without an app no worker can be asked."""
+    left_out = set() if target.app else {"WORKER"}
+    if not target.shows_arguments:
+        left_out.add("ARGUMENTS")
+    return tuple(name for name in _FIELDS if name not in left_out)
+
+
+def row_of(lock: Lock, now: float, header: Iterable[str]) -> tuple[str, ...]:
     """Return the cells of a lock in a table."""
     row = lock.row(now)
     votes = row.votes if lock.has_majority else click.style(row.votes, fg="red")
-    return (*row[:3], votes, visible(row.holder), visible(row.key))
+    return tuple(
+        votes if name == "VOTES" else visible(getattr(row, _FIELDS[name])) for name in header
+    )

@@ -14,8 +14,11 @@ from .target import as_json, target_of
 from .text import columns, document, visible
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from celery_redlock.operate.lock_view import LockView
     from celery_redlock.operate.locks import Lock
+    from celery_redlock.operate.target import Target
 
     from .key import GivenKey
 
@@ -41,13 +44,13 @@ def show(ctx: click.Context, *, given: GivenKey | None, as_json: bool) -> None:
     if as_json:
         click.echo(document(view.as_json(time.time(), then)))
     else:
-        click.echo(view_text(view, time.time()))
+        click.echo(view_text(view, time.time(), _run_lines(target, view)))
         click.echo(f"\nA new call now: {visible(then)}.")
     ctx.exit(0 if view.is_known else 1)
 
 
-def view_text(view: LockView, now: float) -> str:
-    """Return each node's view, and what they come to."""
+def view_text(view: LockView, now: float, run: Iterable[str] = ()) -> str:
+    """Return each node's view, and what they come to; `run`: lines about the run that holds it."""
     rows = []
     for row in view.rows:
         holder = click.style(visible(row.error), fg="red") if row.error else visible(row.holder)
@@ -58,6 +61,7 @@ def view_text(view: LockView, now: float) -> str:
         columns(_HEADER, rows),
         "",
         f"lock:          {lock_text(view.lock, now) if view.lock else view.absence}",
+        *run,
         f"pending slot:  {lock_text(view.pending, now) if view.pending else view.absence}",
         f"done marks:    {_count_of_marks(view)}",
     ]
@@ -65,6 +69,14 @@ def view_text(view: LockView, now: float) -> str:
         f"  {visible(mark.owner)}, for another {seconds(mark.remaining)}" for mark in view.marks
     ]
     return "\n".join([*lines, *marks])
+
+
+def _run_lines(target: Target, view: LockView) -> Iterator[str]:
+    """Yield what the workers tell of the run that holds the lock."""
+    if target.app and view.worker:
+        yield f"worker:        {visible(view.worker)}"
+        if target.shows_arguments:
+            yield f"arguments:     {visible(str(view.arguments))}"
 
 
 def _count_of_marks(view: LockView) -> str:

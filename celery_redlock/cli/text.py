@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import click
+
+from celery_redlock.units import middle
 
 _GAP = "  "
 
@@ -16,6 +19,50 @@ def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     table = [header, *rows]
     widths = widths_of(table)
     return "\n".join(padded(row, widths) for row in table)
+
+
+class Fit(NamedTuple):
+    """What gives way in a table that is too wide.
+
+    Attributes:
+        shortened: Columns whose cells are shortened in the middle, one after the other, with the
+            width that each keeps.
+        dropped: Columns to leave out if that is not enough, one after the other.
+    """
+
+    shortened: Mapping[str, int]
+    dropped: Sequence[str]
+
+
+def fitted(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, fit: Fit) -> list[str]:
+    """Return the lines of a table, at most `width` wide as far as `fit` lets it be.
+
+    The first line is the header, in bold.
+    """
+    table = [dict(zip(header, row, strict=True)) for row in (header, *rows)]
+    widths = dict(zip(header, widths_of([header, *rows]), strict=True))
+    for name in fit.dropped:
+        least = {one: min(wide, fit.shortened.get(one, wide)) for one, wide in widths.items()}
+        if _total(least) <= width:
+            break
+        widths.pop(name, None)
+    for name, kept in fit.shortened.items():
+        excess = _total(widths) - width
+        if name in widths and excess > 0:
+            widths[name] = max(min(kept, widths[name]), widths[name] - excess)
+    lines = [
+        padded([_cut(row[name], wide) for name, wide in widths.items()], list(widths.values()))
+        for row in table
+    ]
+    return [click.style(lines[0], bold=True), *lines[1:]]
+
+
+def _total(widths: Mapping[str, int]) -> int:
+    return sum(widths.values()) + len(_GAP) * (len(widths) - 1)
+
+
+def _cut(cell: str, width: int) -> str:
+    return cell if _width(cell) <= width else middle(cell, width)
 
 
 def widths_of(table: Sequence[Sequence[str]]) -> list[int]:

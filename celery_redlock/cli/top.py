@@ -6,31 +6,55 @@ import itertools
 import sys
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from celery_redlock.units import seconds
 
-from .list_ import HEADER as LOCK_HEADER
-from .list_ import row_of
+from .list_ import header_of, row_of
 from .parameters import Seconds
 from .status import HEADER as NODE_HEADER
 from .status import node_row
 from .target import as_json, target_of
-from .text import columns, json_text, visible
+from .text import Fit, columns, fitted, json_text, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from rich.console import RenderableType
+    from rich.text import Text
 
     from celery_redlock.operate.overview import Overview
 
-    Update = tuple[Overview, float | str]  # nodes and locks, conflicts per second
-
-
+_KINDS = ("held", "reserved", "pending", "claim", "missed")
+_SHOWN = ("held", "reserved", "pending")
 _MOST_MISSED = 3
+_NODES = Fit(
+    shortened={"NODE": 16},
+    dropped=("CONNECTIONS", "POLICY", "MEMORY", "ROLE", "SERVER", "CLOCK", "ROUND TRIP"),
+)
+_LOCKS = Fit(
+    shortened={"HOLDER": 16, "ARGUMENTS": 16, "WORKER": 16, "KEY": 24},
+    dropped=("ARGUMENTS", "HOLDER", "WORKER"),
+)
+
+
+class Update(NamedTuple):
+    """What is shown at one moment.
+
+    Attributes:
+        overview: Nodes and locks.
+        conflicts: Conflicts per second, or the reason why they are unknown.
+        problem: Reason why the workers of the locks are unknown; None: they are known.
+        header: Columns of the locks.
+        kinds: Kinds of locks that are shown.
+    """
+
+    overview: Overview
+    conflicts: float | str
+    problem: str | None
+    header: Sequence[str]
+    kinds: Sequence[str] = _SHOWN
 
 
 @click.command()
@@ -45,10 +69,20 @@ _MOST_MISSED = 3
 @click.option(
     "--lines", type=click.IntRange(min=0), default=20, show_default=True, help="Locks to show."
 )
+@click.option(
+    "--kind", "kinds", multiple=True, type=click.Choice(_KINDS),
+    help=f"What to show; may be repeated. By default {', '.join(_SHOWN)}.",
+)  # fmt: skip
 @as_json
 @click.pass_context
 def top(
-    ctx: click.Context, *, interval: float, count: int | None, lines: int, as_json: bool
+    ctx: click.Context,
+    *,
+    interval: float,
+    count: int | None,
+    lines: int,
+    kinds: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Show nodes, conflicts and the longest held locks, again and again, until Ctrl-C.
 
@@ -57,16 +91,20 @@ def top(
     """
     from celery_redlock.operate.incidents import Incidents
     from celery_redlock.operate.overview import read_overview
+    from celery_redlock.operate.running import Watch
 
     target = target_of(ctx)
     is_live = sys.stdout.isatty() and not as_json
+    shown, header = kinds or _SHOWN, header_of(target)
+    watch = Watch(target)
 
     def each() -> Iterator[Update]:
         for number in itertools.count():
             if number:
                 time.sleep(interval)
-            overview = read_overview(target, lines, now=time.time)
-            yield overview, incidents.conflict_rate(overview.at)
+            overview = read_overview(target, lines, lambda lock: lock.kind in shown, time.time)
+            rate = incidents.conflict_rate(overview.at)
+            yield Update(overview, rate, watch.tell(overview.oldest).problem, header, shown)
             if number + 1 == count:
                 return
 
@@ -80,26 +118,58 @@ def top(
 
 def update_json(update: Update) -> dict[str, object]:
     """Return an update as plain JSON values; an unknown rate is null."""
-    overview, conflicts = update
+    conflicts = update.conflicts
     rate = None if isinstance(conflicts, str) else round(conflicts, 3)
-    return overview.as_json() | {"conflicts_per_second": rate}
+    return update.overview.as_json() | {"conflicts_per_second": rate}
 
 
 def update_text(update: Update) -> str:
-    """Return an update as plain text."""
-    overview, _ = update
-    rows = [row_of(lock, overview.at) for lock in overview.oldest]
+    """Return an update as plain text, as wide as it is."""
+    nodes, locks = _tables(update)
     parts = [
-        _headline(update),
-        columns(NODE_HEADER, [node_row(status) for status in overview.statuses]),
-        columns(LOCK_HEADER, rows) if rows else "no locks",
+        "\n".join(_head(update)),
+        columns(NODE_HEADER, nodes),
+        columns(update.header, locks) if locks else "no locks",
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _headline(update: Update) -> str:
-    overview, conflicts = update
-    counts = ", ".join(f"{number} {kind}" for kind, number in sorted(overview.counts.items()))
+def screen(update: Update, width: int, height: int) -> list[str]:
+    """Return an update as lines for a terminal, with no more of them than it has.
+
+    State and time are never cut: what is long is shortened in the middle, the key last of all, and
+    columns that tell less are left out.
+    """
+    nodes, locks = _tables(update)
+    head = [
+        *(_clipped(line, width) for line in _head(update)),
+        "",
+        *fitted(NODE_HEADER, nodes, width, _NODES),
+        "",
+    ]
+    table = fitted(update.header, locks, width, _LOCKS) if locks else ["no locks"]
+    room = max(2, height - len(head))
+    if len(table) > room:
+        table[room - 1 :] = [f"… {len(table) - room + 1} more"]
+    return (head + table)[:height]
+
+
+def _clipped(line: str, width: int) -> str:
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def _tables(update: Update) -> tuple[list[list[str]], list[tuple[str, ...]]]:
+    overview = update.overview
+    locks = [row_of(lock, overview.at, update.header) for lock in overview.oldest]
+    return [node_row(status) for status in overview.statuses], locks
+
+
+def _head(update: Update) -> list[str]:
+    overview, conflicts = update.overview, update.conflicts
+    counts = ", ".join(
+        f"{number} {kind}" for kind, number in sorted(overview.counts.items())
+        if kind in update.kinds
+    )  # fmt: skip
     clock = time.strftime("%H:%M:%S", time.localtime(overview.at))
     votes = f"{overview.votes} of {len(overview.statuses)} vote, {overview.needed} needed"
     rate = conflicts if isinstance(conflicts, str) else f"{conflicts:.1f} per second"
@@ -108,9 +178,11 @@ def _headline(update: Update) -> str:
         for tick in overview.missed[:_MOST_MISSED]
     ]
     lines = [f"{clock}  {votes}; locks: {counts or 'none'}", f"conflicts: {rate}"]
+    if update.problem:
+        lines.append(f"workers and processes are unknown: {update.problem}")
     if missed:
         lines.append(f"ticks missed in the last day: {', '.join(missed)}")
-    return "\n".join(lines)
+    return lines
 
 
 def _show_live(updates: Iterator[Update]) -> None:
@@ -123,31 +195,12 @@ def _show_live(updates: Iterator[Update]) -> None:
         ) from None
     with Live(console=Console(), screen=True, auto_refresh=False) as live:
         for update in updates:
-            live.update(rendered(update), refresh=True)
+            live.update(rendered(update, *live.console.size), refresh=True)
 
 
-def rendered(update: Update) -> RenderableType:
-    """Return an update as rich renders it."""
-    from rich.console import Group
+def rendered(update: Update, width: int, height: int) -> Text:
+    """Return an update as rich renders it on a terminal of this size."""
     from rich.text import Text
 
-    overview, _ = update
-    return Group(
-        Text(_headline(update)),
-        "",
-        _table(NODE_HEADER, [node_row(status) for status in overview.statuses]),
-        "",
-        _table(LOCK_HEADER, [row_of(lock, overview.at) for lock in overview.oldest]),
-    )
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableType:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in header:
-        table.add_column(name, no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text.from_ansi, row))
-    return table
+    lines = "\n".join(screen(update, width, height))
+    return Text.from_ansi(lines, no_wrap=True, overflow="ellipsis")

@@ -49,6 +49,7 @@ KNOWN_SETTINGS = OPTION_SETTINGS | {
     "redlock_idle_timeout",
     "redlock_max_connections",
     "redlock_max_deliveries",
+    "redlock_show_arguments",
     "redlock_enabled",
     # The beat scheduler reads these.
     "redlock_beat_scheduler",
@@ -75,6 +76,7 @@ class Settings:
         idle_timeout: Time after which a process closes connections that it does not use.
         max_connections: Most connections of a process to each node, for all its threads.
         max_deliveries: Largest number of redeliveries of a message; 0: unlimited.
+        show_arguments: Whether commands and pages show the arguments of calls.
         enabled: Whether tasks are locked at all.
         option_defaults: Defaults of task options that the user set, by the option's name.
     """
@@ -88,6 +90,7 @@ class Settings:
     idle_timeout: float
     max_connections: int
     max_deliveries: int
+    show_arguments: bool
     enabled: bool
     option_defaults: Mapping[str, object]
 
@@ -156,6 +159,7 @@ def settings_from(conf: Mapping[str, Any], *, needs_nodes: bool = True) -> Setti
             given, "redlock_max_connections", MAX_CONNECTIONS, 1, "give a whole number, at least 1"
         ),
         max_deliveries=_count(given, "redlock_max_deliveries", 20),
+        show_arguments=_flag(given, "redlock_show_arguments", default=False),
         enabled=enabled,
         option_defaults=MappingProxyType(
             {

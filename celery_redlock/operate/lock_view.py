@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from celery_redlock.config.options import LockOptions, OnConflict
@@ -17,10 +17,12 @@ from celery_redlock.units import seconds
 from .listing import each_done_mark
 from .locks import Kind, Lock, escaped, lock_of, task_in
 from .node_set import NodeSet
+from .running import Execution, Running, running_tasks
 from .target import Target
 from .tasks import options_of
 from .views import read_views
 
+_NOBODY_ASKED = Running()
 _AT_EXECUTION = {
     OnConflict.SKIP: "it ends as REVOKED, with DuplicateTask",
     OnConflict.COMPLETE: "it ends as SUCCESS, with lock_conflict_result",
@@ -51,6 +53,7 @@ class LockView:
         views: View of each.
         pending_views: View of each of its pending slot; empty: it has none.
         marks: Its done marks.
+        running: What the workers run, as far as it was asked for.
     """
 
     key: str
@@ -58,11 +61,31 @@ class LockView:
     views: Sequence[Busy | Failed]
     pending_views: Sequence[Busy | Failed] = ()
     marks: Sequence[Lock] = ()
+    running: Running = _NOBODY_ASKED
 
     @property
     def lock(self) -> Lock | None:
         """The lock; None: see `absence`."""
-        return lock_of(self.key, self.views)
+        lock = lock_of(self.key, self.views)
+        if lock:
+            self.running.tell((lock,))
+        return lock
+
+    @property
+    def worker(self) -> str | None:
+        """Worker and process that hold the lock, or why they are unknown; None: nothing runs."""
+        return self._told(str)
+
+    @property
+    def arguments(self) -> str | None:
+        """Arguments of the call that holds the lock, as `worker`; None also: not to be shown."""
+        return self._told(lambda run: run.arguments)
+
+    def _told(self, tell: Callable[[Execution], str | None]) -> str | None:
+        lock = self.lock
+        if lock is None or not lock.is_run:
+            return None
+        return tell(lock.execution) if lock.execution else f"unknown: {self.running.why_unknown}"
 
     @property
     def pending(self) -> Lock | None:
@@ -128,6 +151,7 @@ def look_closely(target: Target, key: str) -> tuple[LockView, str]:
     """
     with target.nodes() as nodes:
         view = view_of(nodes, target.key_prefix, key)
+    view = replace(view, running=running_tasks(target, [view.lock] if view.lock else []))
     return view, next_call(view, options_of(target.app, task_in(key)), target.judge())
 
 

@@ -8,16 +8,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
 from celery_redlock.beat.ticks import MISSED
 from celery_redlock.messages.reservation import is_pending_slot_key
-from celery_redlock.redlock.lease import host_of, is_reservation, owner_id, reserved_since, task_of
+from celery_redlock.redlock.lease import (
+    host_of,
+    is_period,
+    is_reservation,
+    owner_id,
+    reserved_since,
+    task_of,
+)
 from celery_redlock.redlock.protocol.quorum import majority
 from celery_redlock.redlock.protocol.replies import Busy, Failed
 from celery_redlock.redlock.protocol.scripts import HIGHEST_TOKEN
 from celery_redlock.units import seconds
+
+if TYPE_CHECKING:
+    from .running import Execution
 
 LONGEST_OWNER = 1024
 """Bytes of the longest owner, and offset of the last byte that is read of a value."""
@@ -45,7 +55,9 @@ class LockRow(NamedTuple):
     expires_in: str
     votes: str
     holder: str
+    worker: str
     key: str
+    arguments: str
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that triples the time to make one
@@ -60,6 +72,7 @@ class Lock:
         nodes: Number of all nodes.
         remaining: Time until fewer than a quorum have it, unless it is renewed, seconds.
         token: Token of the lease; 0: none.
+        execution: Execution that holds it, if a worker has told; see `running.Running`.
     """
 
     key: str
@@ -69,6 +82,12 @@ class Lock:
     nodes: int
     remaining: float
     token: int = 0
+    execution: Execution | None = None
+
+    @property
+    def is_run(self) -> bool:
+        """Whether something runs under it: not a message that waits, or a throttle's period."""
+        return self.kind is Kind.HELD and not is_period(self.owner)
 
     @property
     def task_id(self) -> str | None:
@@ -119,20 +138,25 @@ class Lock:
 
     def row(self, now: float) -> LockRow:
         """Return the lock as text."""
+        run = self.execution
         return LockRow(
             self.kind.value, seconds(self.age(now)), seconds(self.remaining),
-            f"{self.votes}/{self.nodes}", self.holder(), self.key,
+            f"{self.votes}/{self.nodes}", self.holder(), str(run) if run else "-", self.key,
+            (run and run.arguments) or "-",
         )  # fmt: skip
 
     def as_json(self, now: float) -> dict[str, object]:
         """Return the lock as plain JSON values; times are in seconds."""
-        age, since = self.age(now), self.since
+        age, since, run = self.age(now), self.since, self.execution
         return {
             "key": self.key,
             "kind": self.kind.value,
             "task": self.task,
             "task_id": self.task_id,
             "host": self.host,
+            "worker": run and run.worker,
+            "pid": run and run.pid,
+            "arguments": run and run.arguments,
             "id": self.id,
             "since": since.isoformat() if since else None,
             "age": None if age is None else round(age, 3),

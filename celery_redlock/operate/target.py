@@ -35,6 +35,7 @@ class Target:
         max_ttl: Longest ttl of a lease.
         max_clock_skew: Largest error of a wall clock that does no harm to tokens.
         restart_guard: Whether a restarted node waits before it votes; None: with 3 nodes and more.
+        shows_arguments: Whether the arguments of calls may be shown.
         app: The app, or None for a command without one.
     """
 
@@ -44,6 +45,7 @@ class Target:
     max_ttl: float = MAX_TTL_S
     max_clock_skew: float = MAX_CLOCK_SKEW_S
     restart_guard: bool | None = None
+    shows_arguments: bool = False
     app: Any = None
 
     @property
@@ -124,5 +126,5 @@ def target_of_app(app: Any) -> Target:
         raise ConfigurationError("redlock_nodes is not set, and redlock_enabled is False")
     return Target(
         settings.nodes, settings.key_prefix, settings.node_timeout, settings.max_ttl,
-        settings.max_clock_skew, settings.restart_guard, app,
+        settings.max_clock_skew, settings.restart_guard, settings.show_arguments, app,
     )  # fmt: skip

@@ -18,7 +18,7 @@ class BothLocks(HeimdallTask, SingletonTask):
         "unique_lock_blocking": False,
         "key": lambda args, kwargs: f"sync-{args[0]}",
     },
-    lock_key=["account_id"],
+    lock_key="{account_id}",
 )
 def sync(account_id, full=False):
     return account_id

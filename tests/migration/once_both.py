@@ -18,7 +18,7 @@ class BothLocks(QueueOnce, SingletonTask):
     base=BothLocks,
     name="bank.sync",
     once={"graceful": True, "keys": ["account_id"]},
-    lock_key=["account_id"],
+    lock_key="{account_id}",
 )
 def sync(account_id, full=False):
     return account_id

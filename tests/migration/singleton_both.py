@@ -16,7 +16,7 @@ class BothLocks(Singleton, SingletonTask):
     name="bank.sync",
     unique_on=["account_id"],
     lock_expiry=3600,
-    lock_key=["account_id"],
+    lock_key="{account_id}",
 )
 def sync(account_id, full=False):
     return account_id

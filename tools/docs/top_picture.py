@@ -9,15 +9,17 @@ import time
 
 from rich.console import Console
 
-from celery_redlock.cli.top import rendered
+from celery_redlock.cli.list_ import header_of
+from celery_redlock.cli.top import Update, rendered
 from celery_redlock.operate.incidents import Incidents
 from celery_redlock.operate.overview import read_overview
+from celery_redlock.operate.running import running_tasks
 from celery_redlock.operate.target import target_of_app
 from tests.support.root import ROOT
 from tools.docs import commands
 
 FILE = ROOT / "docs" / "images" / "top.svg"
-_COLUMNS = 120
+_COLUMNS, _LINES = 120, 24
 _TITLE = "celery -A bank redlock top"
 
 
@@ -33,7 +35,11 @@ def main() -> None:
             while isinstance(rate, str):
                 time.sleep(2)
                 rate = incidents.conflict_rate(time.time())
-            console.print(rendered((read_overview(target, 20), rate)))
+            overview = read_overview(target, 20)
+            running = running_tasks(target, overview.oldest)
+            running.tell(overview.oldest)
+            update = Update(overview, rate, running.problem, header_of(target))
+            console.print(rendered(update, _COLUMNS, _LINES))
     svg = console.export_svg(title=_TITLE)
     # A page loads nothing from elsewhere.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)

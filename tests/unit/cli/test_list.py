@@ -15,6 +15,7 @@ from celery import Celery
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.operated import Operated
+from tests.support.fakes.told import Told, active
 from tests.support.processes.ran import Ran, Run
 
 
@@ -93,7 +94,7 @@ def test_an_unknown_task_without_a_lock_is_doubted(
     bank: Celery, run: Run, task: str, says: str
 ) -> None:
     assert run("list", "--task", task, "--json", app=bank) == Ran(0, says)
-    assert run("list", "--task", task, app=bank) == Ran(0, run("list").output + says)
+    assert run("list", "--task", task, app=bank) == Ran(0, run("list", app=bank).output + says)
 
 
 def test_a_task_that_has_a_lock_is_not_doubted(bank: Celery, redlock: TaskLock, run: Run) -> None:
@@ -216,3 +217,30 @@ def test_on_a_terminal_a_bar_goes_to_standard_error(
     assert "scanned" in terminal.getvalue()
     total = sum(len(three[number].keys()) for number in range(3))
     assert [bar.length for bar in bars] == [passes * total]
+
+
+def test_with_an_app_each_lock_names_worker_and_process(
+    bank: Celery, redlock: TaskLock, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redlock.acquire("bank.sync:42", 30, label="task-1")
+    redlock.reserve("bank.sync:43", 30, label="task-2")
+    Told(bank, monkeypatch, {"celery@vm": [active("task-1"), active("task-2")]})
+    held, reserved = run("list", app=bank).output.splitlines()[1:3]
+    assert held.split()[-4:] == ["celery@vm", "(pid", "7)", "bank.sync:42"]
+    assert reserved.split()[-2:] == ["-", "bank.sync:43"]
+    first, _ = map(json.loads, run("list", "--json", app=bank).output.splitlines())
+    assert (first["worker"], first["pid"], first["arguments"]) == ("celery@vm", 7, None)
+    bank.conf.redlock_show_arguments = True
+    header, held, *_ = run("list", app=bank).output.splitlines()
+    assert header.split()[-2:] == ["KEY", "ARGUMENTS"]
+    assert held.split()[-2:] == ["bank.sync:42", "(42,)"]
+
+
+def test_if_no_worker_answers_the_list_says_so(
+    bank: Celery, redlock: TaskLock, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redlock.acquire("bank.sync:42", 30, label="task-1")
+    Told(bank, monkeypatch)
+    shown = run("list", app=bank).output
+    assert "workers and processes are unknown: no worker answered within 1 s\n" in shown
+    assert "bank.sync:42" in shown

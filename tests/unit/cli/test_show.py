@@ -9,6 +9,7 @@ from celery_redlock.config.task_config import task_lock_config
 from celery_redlock.redlock.lease import holder_of
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.operated import Operated
+from tests.support.fakes.told import Told, active
 from tests.support.processes.ran import Run
 
 
@@ -156,3 +157,22 @@ def test_a_task_needs_an_app(run: Run) -> None:
     line = "celery -A proj redlock show --task bank.sync"
     assert f"--task needs an app: {line}\n" in ran.output
     assert ran.exit_code == 2
+
+
+def test_a_held_lock_names_worker_process_and_arguments(
+    bank: Celery, redlock: TaskLock, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redlock.acquire("bank.sync:42", 30, label="task-1")
+    told = Told(bank, monkeypatch, {"celery@vm": [active("task-1")]})
+    shown = run("show", "bank.sync:42", app=bank).output
+    assert "\nworker:        celery@vm (pid 7)\npending slot:" in shown
+    assert "42," not in shown
+    bank.conf.redlock_show_arguments = True
+    shown = run("show", "bank.sync:42", app=bank).output
+    assert "\nworker:        celery@vm (pid 7)\narguments:     (42,)\npending slot:" in shown
+    assert run("show", "bank.sync:42", "--json", app=bank).json["lock"]["arguments"] == "(42,)"
+    told.answers.clear()
+    unknown = "unknown: no worker answered within 1 s"
+    shown = run("show", "bank.sync:42", app=bank).output
+    assert f"\nworker:        {unknown}\narguments:     {unknown}\n" in shown
+    assert "worker:" not in run("show", "bank.sync:43", app=bank).output

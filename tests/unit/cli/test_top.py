@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import re
 import sys
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
 from celery import Celery
+from rich.console import Console
 
 from celery_redlock.operate import incidents
 from celery_redlock.operate.incidents import Incidents
+from celery_redlock.operate.overview import read_overview
+from celery_redlock.operate.running import Execution
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.operated import Operated
 from tests.support.processes.ran import Run
 
+list_ = importlib.import_module("celery_redlock.cli.list_")
 top = importlib.import_module("celery_redlock.cli.top")
 
 
@@ -50,7 +56,8 @@ def test_missed_ticks_are_in_the_headline(redlock: TaskLock, run: Run) -> None:
         key = f"%beat:bank@0:night:2026-01-01T0{hour}:00:00Z:missed"
         redlock.reserve(key, 86_400, label="id")
     shown = run("top", "--count", "1").output
-    assert "; locks: 4 missed\n" in shown
+    assert "; locks: none\n" in shown
+    assert "; locks: 4 missed\n" in run("top", "--count", "1", "--kind", "missed").output
     [line] = [line for line in shown.splitlines() if line.startswith("ticks missed")]
     assert line.startswith("ticks missed in the last day: night 2026-01-01T03:00:00Z (")
     assert line.count("night ") == 3
@@ -58,6 +65,58 @@ def test_missed_ticks_are_in_the_headline(redlock: TaskLock, run: Run) -> None:
     assert len(one["missed_ticks"]) == 4
     assert one["missed_ticks"][0]["entry"] == "night"
     assert one["missed_ticks"][0]["slot"] == "2026-01-01T03:00:00Z"
+
+
+def test_claims_are_shown_only_if_asked_for(redlock: TaskLock, run: Run) -> None:
+    redlock.reserve("%beat:bank@0:night:2026-01-01T00:00:00Z", 120, label="id")
+    redlock.acquire("bank.sync:1", 30, label="task")
+    assert "%beat" not in run("top", "--count", "1").output
+    shown = run("top", "--count", "1", "--kind", "claim").output
+    assert "; locks: 1 claim\n" in shown
+    assert "%beat:bank@0:night" in shown
+    assert "bank.sync:1" not in shown
+
+
+LONG = "bank.reports.quarterly_statement_of_all_accounts:" + "tenant-9917/" * 8 + "2026-Q3"
+
+
+def on_80_by_24(three: Operated, header: Sequence[str]) -> list[str]:
+    """Return the screen of `top` with more and longer locks than it has room for."""
+    redlock = three.redlock()
+    redlock.acquire(LONG, 30, label="5b2c1f0e-6d0f-4a37-9d55-1f6c0b6f3a51")
+    for number in range(30):
+        redlock.acquire(f"bank.sync:{number}", 30, label=f"task-{number}")
+    three.pass_(25.0)
+    overview = read_overview(three.target(), 20, now=lambda: three.wall_us() / 1e6)
+    for lock in overview.oldest:
+        lock.execution = Execution("quarterly-reports@worker-17.eu-central-1", 123_456, "(1,)")
+    update = top.Update(overview, "unknown: " + "long " * 40, None, header)
+    console = Console(width=80, height=24, record=True, file=io.StringIO())
+    console.print(top.rendered(update, 80, 24))
+    return console.export_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    "more", [(), ("WORKER",), ("WORKER", "ARGUMENTS")], ids=["alone", "with an app", "arguments"]
+)
+def test_on_80_by_24_state_and_time_are_whole(three: Operated, more: Sequence[str]) -> None:
+    three[2].is_up = False
+    names = ("KIND", "HELD", "EXPIRES IN", "VOTES", "HOLDER", *more, "KEY")
+    lines = on_80_by_24(three, sorted(names, key=list(list_._FIELDS).index))
+    assert len(lines) == 24
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[:2] for line in lines[4:7]] == [
+        ["127.0.0.1:7000", "votes"], ["127.0.0.1:7001", "votes"], ["127.0.0.1:7002", "down"],
+    ]  # fmt: skip
+    assert lines[8].split()[:4] == ["KIND", "HELD", "EXPIRES", "IN"]
+    for line in lines[9:23]:
+        assert re.match(r"held +25\.0 s +5\.0 s +2/3 ", line), line
+    # The beginning and the end of the key are there.
+    key = lines[9].split()[-1]
+    assert key.startswith("bank.report")
+    assert key.endswith("2026-Q3")
+    assert "…" in key
+    assert lines[23] == "… 6 more"
 
 
 def test_it_pauses_between_updates_and_sees_what_is_new(

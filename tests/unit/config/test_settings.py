@@ -137,6 +137,7 @@ def test_settings_are_found_however_the_app_is_configured(configure: Configure) 
                 "redlock_idle_timeout": 300,
                 "redlock_max_connections": 4,
                 "redlock_max_deliveries": 5,
+                "redlock_show_arguments": True,
                 "redlock_enabled": True,
                 "redlock_ttl": 45,
                 "redlock_on_conflict": "raise",
@@ -155,6 +156,7 @@ def test_settings_are_found_however_the_app_is_configured(configure: Configure) 
         idle_timeout=300.0,
         max_connections=4,
         max_deliveries=5,
+        show_arguments=True,
         enabled=True,
         option_defaults={"lock_ttl": 45, "lock_on_conflict": "raise"},
     )
@@ -217,6 +219,7 @@ def test_without_settings_the_documented_defaults_count() -> None:
         idle_timeout=60.0,
         max_connections=16,
         max_deliveries=20,
+        show_arguments=False,
         enabled=True,
         option_defaults={},
     )

@@ -1,0 +1,42 @@
+"""Workers that tell what they run, in place of Celery's remote control."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from celery import Celery
+
+
+class Told:
+    """Answers of workers to `inspect active`, by the worker's name, in their order.
+
+    Attributes:
+        asked: How often they were asked.
+    """
+
+    def __init__(
+        self, app: Celery, patch: pytest.MonkeyPatch, answers: Mapping[str, object] | None = None
+    ) -> None:
+        self.answers = dict(answers or {})
+        self.asked = 0
+        self._callback: Callable[[Any], Any] = id
+        patch.setattr(app.control, "inspect", self._inspect)
+
+    def _inspect(self, *, callback: Callable[[Any], Any], **_: object) -> Told:
+        self._callback = callback
+        return self
+
+    def active(self, *, safe: bool) -> None:
+        """Answer, with the arguments as the publisher lets them be shown."""
+        assert safe
+        self.asked += 1
+        for worker, answer in self.answers.items():
+            self._callback({worker: answer})
+
+
+def active(task_id: str, **more: object) -> dict[str, object]:
+    """Return a running task as a worker tells of it."""
+    request = {"args": "(42,)", "kwargs": "{}", "time_start": 1.0, "worker_pid": 7}
+    return {"id": task_id, **request, **more}

@@ -1,11 +1,10 @@
-"""Recent conflicts and lost leases, as workers announce them in Celery's events."""
+"""Recent conflicts and lost leases, as workers announce them in Celery's events, alike in one."""
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """A conflict, a lost lease, or an execution without a quorum.
+    """A conflict, a lost lease, or an execution without a quorum: the last of those that are alike.
 
     Attributes:
         kind: Which of them: "conflict", "lost" or "no quorum".
@@ -39,6 +38,8 @@ class Incident:
         holder: Id of the task that held the lock; '': unknown, or no conflict.
         outcome: What became of the execution; '' for a lost lease.
         worker: Name of the worker.
+        count: How many of the same kind, task, key and outcome there were.
+        since: Time of the first of these, as `at`; None: there is one.
     """
 
     kind: str
@@ -49,6 +50,13 @@ class Incident:
     holder: str
     outcome: str
     worker: str
+    count: int = 1
+    since: float | None = None
+
+    @property
+    def alike(self) -> tuple[str, str, str, str]:
+        """What incidents have in common that are shown as one."""
+        return self.kind, self.task, self.key, self.outcome
 
 
 class Incidents:
@@ -64,7 +72,7 @@ class Incidents:
 
     def __init__(self, app: Any) -> None:
         self._app = app
-        self._latest: deque[Incident] = deque(maxlen=_MOST)
+        self._latest: dict[tuple[str, str, str, str], Incident] = {}
         self._stopped = threading.Event()
         self._receiver: Any = None
         self._thread = threading.Thread(target=self._listen, name="incidents", daemon=True)
@@ -87,8 +95,8 @@ class Incidents:
 
     @property
     def latest(self) -> list[Incident]:
-        """The incidents, the latest first."""
-        return list(self._latest)[::-1]
+        """The incidents, the latest first; those that are alike are one."""
+        return list(self._latest.values())[::-1]
 
     def start(self) -> None:
         """Start to receive events."""
@@ -116,8 +124,17 @@ class Incidents:
         at = event.get("timestamp")
         if kind and isinstance(at, (int, float)) and 0 <= at < _END_OF_TIME:
             texts = (str(event.get(name) or "")[:_LONGEST] for name in _FIELDS)
-            self._latest.append(Incident(kind, float(at), *texts))
+            self._add(Incident(kind, float(at), *texts))
             self.conflicts += kind == "conflict"
+
+    def _add(self, incident: Incident) -> None:
+        before = self._latest.pop(incident.alike, None)
+        if before:
+            since = before.at if before.since is None else before.since
+            incident = replace(incident, count=before.count + 1, since=since)
+        elif len(self._latest) == _MOST:
+            del self._latest[next(iter(self._latest))]
+        self._latest[incident.alike] = incident
 
     def _listen(self) -> None:
         while not self._stopped.is_set():

@@ -7,12 +7,53 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
 
 from .listing import each_lock
 from .locks import Kind, Lock, by_age
 from .node_status import NodeStatus, read_statuses, votes
 from .target import Target
 from .timeline import Tick, TickState, certain, tick_of
+
+
+class Level(str, Enum):
+    """How good a verdict is."""
+
+    GOOD = "good"
+    NARROW = "narrow"
+    """Locks work, and stop with the next node that fails."""
+    BAD = "bad"
+
+
+class Verdict(NamedTuple):
+    """Whether locks work, in a sentence."""
+
+    level: Level
+    text: str
+
+
+def verdict_on(votes: int, nodes: int, needed: int) -> Verdict:
+    """Return whether locks work, and how many more nodes may fail.
+
+    Args:
+        votes: Number of nodes that vote.
+        nodes: Number of all nodes.
+        needed: Quorum of the nodes.
+    """
+    verb = "votes" if votes == 1 else "vote"
+    voting = f"{votes} of {nodes} nodes {verb}"
+    spare = votes - needed
+    if spare < 0:
+        return Verdict(Level.BAD, f"No lock can be acquired: {voting}, {needed} are needed.")
+    if nodes == 1:
+        return Verdict(Level.NARROW, "Locks work, on one node: if it fails, all locks stop.")
+    if spare == 0:
+        return Verdict(
+            Level.NARROW, f"Locks work, but one more failed node stops all locks: {voting}."
+        )
+    more = "" if votes == nodes else " more"
+    return Verdict(Level.GOOD, f"Locks work: {voting}, and {spare}{more} may fail.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +87,11 @@ class Overview:
     def votes(self) -> int:
         """Number of nodes that vote."""
         return votes(self.statuses)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether locks work."""
+        return verdict_on(self.votes, len(self.statuses), self.needed)
 
     def as_json(self) -> dict[str, object]:
         """Return the overview as plain JSON values; times are in seconds."""

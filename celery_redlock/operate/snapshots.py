@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from .locks import Kind
 from .overview import Overview, read_overview
+from .running import Watch
 from .target import Target
 from .timeline import Tick, TickState
 

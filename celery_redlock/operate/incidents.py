@@ -123,8 +123,9 @@ class Incidents:
         kind = _KINDS.get(str(event.get("type")))
         at = event.get("timestamp")
         if kind and isinstance(at, (int, float)) and 0 <= at < _END_OF_TIME:
-            texts = (str(event.get(name) or "")[:_LONGEST] for name in _FIELDS)
-            self._add(Incident(kind, float(at), *texts))
+            task, *more = (str(event.get(name) or "")[:_LONGEST] for name in _FIELDS)
+            task_id, key, holder, outcome, worker = more
+            self._add(Incident(kind, float(at), task, task_id, key, holder, outcome, worker))
             self.conflicts += kind == "conflict"
 
     def _add(self, incident: Incident) -> None:

@@ -45,7 +45,8 @@ def verdict_on(votes: int, nodes: int, needed: int) -> Verdict:
     voting = f"{votes} of {nodes} nodes {verb}"
     spare = votes - needed
     if spare < 0:
-        return Verdict(Level.BAD, f"No lock can be acquired: {voting}, {needed} are needed.")
+        be = "is" if needed == 1 else "are"
+        return Verdict(Level.BAD, f"No lock can be acquired: {voting}, {needed} {be} needed.")
     if nodes == 1:
         return Verdict(Level.NARROW, "Locks work, on one node: if it fails, all locks stop.")
     if spare == 0:
@@ -71,6 +72,8 @@ class Overview:
         missed: Ticks that were missed in the last day, the latest first.
         at: When it was read, seconds since the epoch.
         searched: Number of locks, those held longest, among which filters search; None: all.
+        problem: Reason why the workers of the locks are unknown; None: they were not asked for, or
+            are known.
     """
 
     statuses: Sequence[NodeStatus]
@@ -82,6 +85,7 @@ class Overview:
     missed: Sequence[Tick]
     at: float
     searched: int | None = None
+    problem: str | None = None
 
     @property
     def votes(self) -> int:

@@ -50,6 +50,7 @@ class Snapshots:
         self._until = 0.0
         self._whole: Overview | None = None
         self._ticks: dict[tuple[str, str, str], Tick] = {}
+        self._watch = Watch(target)
 
     def get(self, text: str = "", kind: str = "") -> Overview:
         """Return an overview, at most a second or five times its own duration old.
@@ -87,7 +88,10 @@ class Snapshots:
         )
         self._keep(overview)
         searched = self._kept if overview.found > self._kept else None
-        self._whole = replace(overview, ticks=tuple(self._ticks.values()), searched=searched)
+        problem = self._watch.tell(overview.oldest).problem
+        self._whole = replace(
+            overview, ticks=tuple(self._ticks.values()), searched=searched, problem=problem
+        )
         self._until = overview.at + max(_LEAST_S, _REST * (overview.at - began))
         return self._whole
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import shlex
 import time
 from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import Any
 
 from flask import Flask, abort, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
+from markupsafe import Markup, escape
 from werkzeug.exceptions import HTTPException
 
 from celery_redlock import units
@@ -30,6 +33,8 @@ _MOST_ENTRIES = 30
 _MOST_INCIDENTS = 20
 _MOST_MISSED = 10
 _MOST_BYTES = 64 * 1024
+_LONGEST_WORD = 24
+_SEPARATORS = re.compile(r"(?<=[.:/_@,=?&|+-])(?=[^\s.:/_@,=?&|+-])")
 
 
 def new_page(
@@ -64,7 +69,9 @@ def new_page(
     page.jinja_env.globals.update(
         units=units, csrf=csrf, has_token=access.token is not None,
         is_logged_in=access.is_logged_in, command=command, quoted=shlex.quote,
+        has_app=target.app is not None, shows_arguments=target.shows_arguments,
     )  # fmt: skip
+    page.jinja_env.filters.update(breakable=breakable, iso=_iso)
     guard(page, access)
     _add_overview(page, target, incidents, now)
     _add_lock(page, target, now)
@@ -81,6 +88,28 @@ def new_page(
         return render_template("message.html", title="Not done", text=str(error)), 503
 
     return page
+
+
+def breakable(text: str, most: int = 0) -> Markup:
+    """Return a name as markup that breaks at its separators.
+
+    Args:
+        text: The name.
+        most: Most characters. Above, the middle is left out, as in words that have no separator and
+            are too long for a column. 0: all is there.
+    """
+    words = _SEPARATORS.split(units.middle(text, most) if most else text)
+    if most:
+        words = [units.middle(word, _LONGEST_WORD) for word in words]
+    # Browsers break a line after an ellipsis, too.
+    whole = Markup('<span class="whole">{}</span>')
+    return Markup("<wbr>").join(
+        whole.format(word) if "…" in word else escape(word) for word in words
+    )
+
+
+def _iso(at: float) -> str:
+    return datetime.fromtimestamp(at, timezone.utc).isoformat(timespec="seconds")
 
 
 def _add_overview(

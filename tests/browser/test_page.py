@@ -6,11 +6,22 @@ from typing import Any
 
 from celery_redlock.testing import Servers
 from tests.conftest import NewRedlock
+from tests.support.chromium import set_scheme, set_size
 from tests.support.eventually import eventually
 
 from .conftest import Serve
 
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105
+TAB, ENTER = "\ue004", "\ue007"
+LONG = "bank.reports.quarterly_statement_of_all_accounts:" + "tenant-9917/" * 8 + "2026-Q3"
+_TOO_WIDE = """
+const most = document.documentElement.clientWidth;
+const isSeen = one => !one.closest('.hidden-text, thead, .line') && one.getClientRects().length;
+return [...document.querySelectorAll('main, main *')].filter(isSeen)
+  .filter(one => one.getBoundingClientRect().right > most + 1)
+  .map(one => one.tagName + ' ' + one.textContent.trim().slice(0, 40))
+  .concat(document.documentElement.scrollWidth > most ? ['page'] : []);
+"""
 KEY = "bank.sync:<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'</script>"
 
 
@@ -33,11 +44,12 @@ def test_it_renews_itself_and_shows_markup_in_keys_as_text(
 ) -> None:
     redlock = new_redlock(five.urls)
     chromium.get(serve())
-    assert "5 of 5 nodes vote" in text(chromium)
+    assert "Locks work: 5 of 5 nodes vote, and 2 may fail." in text(chromium)
     assert "Nothing is held." in text(chromium)
     lease = redlock.acquire(KEY, 60, label="task-1")
-    eventually(lambda: KEY in text(chromium))
-    click(chromium, KEY)
+    # Shortened in the middle.
+    eventually(lambda: "bank.sync:<img src=x" in text(chromium))
+    chromium.execute_script("document.querySelector('#locks .key a').click()")
     eventually(lambda: "it does not run" in text(chromium))
     assert KEY in text(chromium)
     assert chromium.title == KEY
@@ -68,25 +80,55 @@ def test_with_the_token_a_lock_is_released(
 def test_it_fits_a_phone_and_follows_the_dark_scheme(
     chromium: Any, serve: Serve, five: Servers, new_redlock: NewRedlock
 ) -> None:
-    new_redlock(five.urls).acquire("bank.sync:" + "long" * 40, 60, label="task-1")
+    redlock = new_redlock(five.urls)
+    redlock.acquire("bank.sync:" + "long" * 40, 60, label="task-" * 80)
+    redlock.acquire(LONG, 60, label="5b2c1f0e-6d0f-4a37-9d55-1f6c0b6f3a51")
+    redlock.reserve(f"%beat:bank@0:{'nightly-' * 20}:2026-01-01T00:00:00Z:missed", 60, label="id")
+    five[0].kill()
     url = serve()
-    chromium.get(url)
-    light = colours(chromium)
-    chromium.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True},
-    )
-    chromium.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia",
-        {"features": [{"name": "prefers-color-scheme", "value": "dark"}]},
-    )
-    for path in ("", "lock?key=bank.sync:" + "long" * 40):
-        chromium.get(url + path)
-        root = "document.documentElement"
-        assert chromium.execute_script(f"return {root}.scrollWidth") <= 360, path
-    dark = colours(chromium)
-    assert brightness(light["back"]) > brightness(light["text"])
-    assert brightness(dark["back"]) < brightness(dark["text"])
+    seen = {}
+    for width, scheme in ((1280, "light"), (800, "light"), (390, "light"), (390, "dark")):
+        set_size(chromium, width, 900)
+        set_scheme(chromium, scheme)
+        for path in ("", "lock?key=bank.sync:" + "long" * 40, f"lock?key={LONG}"):
+            chromium.get(url + path)
+            assert chromium.execute_script(_TOO_WIDE) == [], (width, path)
+        seen[scheme] = colours(chromium)
+    assert brightness(seen["light"]["back"]) > brightness(seen["light"]["text"])
+    assert brightness(seen["dark"]["back"]) < brightness(seen["dark"]["text"])
+
+
+def test_by_keyboard_the_focus_stays_while_the_page_is_renewed(
+    chromium: Any, serve: Serve, five: Servers, new_redlock: NewRedlock
+) -> None:
+    redlock = new_redlock(five.urls)
+    redlock.acquire("bank.sync:42", 60, label="5b2c1f0e-6d0f-4a37-9d55-1f6c0b6f3a51")
+    chromium.get(serve())
+    body = chromium.find_element("css selector", "body")
+    body.send_keys(TAB)
+    assert chromium.switch_to.active_element.text == "Skip to the contents"
+    assert chromium.switch_to.active_element.is_displayed()
+    chromium.switch_to.active_element.send_keys(ENTER)
+    assert chromium.execute_script("return document.activeElement.id") == "main"
+    chromium.switch_to.active_element.send_keys(TAB)
+    assert chromium.switch_to.active_element.tag_name == "summary"
+    chromium.switch_to.active_element.send_keys(ENTER)
+    outline = "return getComputedStyle(document.activeElement).outlineStyle"
+    assert chromium.execute_script(outline) == "solid"
+    lock = chromium.find_element("css selector", "#locks .key .copy")
+    chromium.execute_script("arguments[0].focus()", lock)
+    redlock.acquire("bank.sync:43", 60, label="task-1")
+    eventually(lambda: "bank.sync:43" in text(chromium))
+    about = "return document.activeElement.dataset.copy"
+    assert chromium.execute_script(about) == "bank.sync:42"
+    assert chromium.execute_script("return document.getElementById('node-details').open")
+    # Nothing is said as long as the verdict is the same.
+    spoken = "return document.getElementById('spoken').textContent"
+    assert chromium.execute_script(spoken) == ""
+    five[0].kill()
+    eventually(lambda: "4 of 5 nodes vote, and 1 more may fail" in chromium.execute_script(spoken))
+    chromium.switch_to.active_element.send_keys(ENTER)
+    eventually(lambda: chromium.execute_script("return document.querySelector('.copied') !== null"))
 
 
 def colours(chromium: Any) -> dict[str, str]:

@@ -17,6 +17,7 @@ from django.urls import path, reverse
 from django.views.decorators.http import require_safe
 
 from celery_redlock.operate.lock_view import look_closely
+from celery_redlock.operate.overview import Level
 from celery_redlock.operate.removal import operator, removal_of, remove
 from celery_redlock.operate.snapshots import SHOWN, Snapshots
 from celery_redlock.operate.target import Target, target_of_app
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 _MOST_LOCKS = 200
 _MOST_MISSED = 10
 _FOLDER = "admin/celery_redlock"
+_CLASSES = {Level.GOOD: "success", Level.NARROW: "warning", Level.BAD: "error"}
 _RELEASE = "celery_redlock.release_lock"
 
 
@@ -64,12 +66,14 @@ class LockAdmin(admin.ModelAdmin):
         """Show nodes and locks."""
         text, kind = request.GET.get("q", ""), request.GET.get("kind", "")
         self._check(request)
+        target = _target()
         if self._snapshots is None:
-            self._snapshots = Snapshots(_target(), _MOST_LOCKS)
+            self._snapshots = Snapshots(target, _MOST_LOCKS)
         overview = self._snapshots.get(text, kind)
         return self._shown(
             request, "locks", "Locks",
-            overview=overview, is_enough=overview.votes >= overview.needed,
+            overview=overview, message_class=_CLASSES[overview.verdict.level],
+            shows_arguments=target.shows_arguments,
             locks=[lock.row(overview.at) for lock in overview.oldest],
             missed=[
                 (tick.entry, tick.slot, seconds(overview.at - tick.at))
@@ -84,11 +88,12 @@ class LockAdmin(admin.ModelAdmin):
         """Show what each node stores under a key."""
         self._check(request)
         key, now = request.GET.get("key", ""), time.time()
-        view, then = look_closely(_target(), key)
+        target = _target()
+        view, then = look_closely(target, key)
         here = [one for one in (view.lock, view.pending, *view.marks) if one]
         return self._shown(
             request, "lock", key, view=view, next_call=then,
-            here=[(lock, lock.row(now)) for lock in here],
+            here=[(lock, lock.row(now)) for lock in here], shows_arguments=target.shows_arguments,
             may_release=request.user.has_perm(_RELEASE),
         )  # fmt: skip
 

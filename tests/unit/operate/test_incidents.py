@@ -53,8 +53,32 @@ def test_missing_and_endless_fields_do_no_harm() -> None:
 def test_the_latest_come_first_and_the_oldest_are_forgotten() -> None:
     incidents = Incidents(app=None)
     for number in range(300):
-        incidents.note(CONFLICT | {"timestamp": number})
+        incidents.note(CONFLICT | {"timestamp": number, "key": f"k{number}"})
     assert [incident.at for incident in incidents.latest] == list(range(299, 99, -1))
+
+
+def test_incidents_that_are_alike_are_one_with_a_count() -> None:
+    incidents = Incidents(app=None)
+    for number in range(12):
+        incidents.note(
+            CONFLICT | {"timestamp": number, "uuid": f"t-{number}", "holder": f"h-{number}"}
+        )
+    incidents.note(CONFLICT | {"timestamp": 20, "outcome": "complete"})
+    incidents.note(CONFLICT | {"timestamp": 21, "type": "task-lock-lost"})
+    incidents.note(CONFLICT | {"timestamp": 30, "uuid": "t-30"})
+    first, lost, complete = incidents.latest
+    assert (first.count, first.since, first.at, first.task_id) == (13, 0.0, 30.0, "t-30")
+    assert (lost.kind, lost.count, lost.since) == ("lost", 1, None)
+    assert (complete.outcome, complete.count) == ("complete", 1)
+    assert incidents.conflicts == 14
+
+
+def test_a_count_goes_on_beyond_what_is_remembered() -> None:
+    incidents = Incidents(app=None)
+    for number in range(500):
+        incidents.note(CONFLICT | {"timestamp": number})
+    [incident] = incidents.latest
+    assert (incident.count, incident.since, incident.at) == (500, 0.0, 499.0)
 
 
 def test_events_of_the_app_are_received() -> None:

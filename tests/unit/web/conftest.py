@@ -41,9 +41,13 @@ def new_client(three: Operated) -> NewClient:
     """Return a browser's requests to the page: `new_client(token=…, hosts=…)`."""
 
     def new(
-        app: Celery | None = None, incidents: Incidents | None = None, **access: Any
+        app: Celery | None = None,
+        incidents: Incidents | None = None,
+        *,
+        shows_arguments: bool = False,
+        **access: Any,
     ) -> FlaskClient:
-        target = three.target(app=app)
+        target = three.target(app=app, shows_arguments=shows_arguments)
         page = new_page(target, Access(**access), incidents, now=lambda: three.wall_us() / 1e6)
         return page.test_client()
 

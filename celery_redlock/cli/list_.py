@@ -27,7 +27,7 @@ _FIELDS = {
     "HOLDER": "holder", "WORKER": "worker", "KEY": "key", "ARGUMENTS": "arguments",
 }  # fmt: skip
 """Field of a lock's row by the column's name."""
-_KINDS = ("held", "reserved", "pending", "claim", "missed", "done")
+KINDS = ("held", "reserved", "pending", "claim", "missed", "done")
 _SHOWN = ("held", "reserved", "pending")
 _SORTED = 1000
 """Locks that are kept for sorting; more are shown as they are found."""
@@ -39,7 +39,7 @@ _SORTED = 1000
 )
 @click.option("--task", help="Name of the task.")
 @click.option(
-    "--kind", "kinds", multiple=True, type=click.Choice(_KINDS),
+    "--kind", "kinds", multiple=True, type=click.Choice(KINDS),
     help=f"What to list; may be repeated. By default {', '.join(_SHOWN)}.",
 )  # fmt: skip
 @as_json
@@ -68,7 +68,7 @@ def list_(
         lacking = f"{answers} of {len(nodes)} nodes answered, {target.quorum} are needed"
         click.echo(f"{lacking}: other locks may be held.", err=True)
     if task is not None and not total:
-        _doubt(target, task)
+        say_doubt(target, task)
     ctx.exit(1 if answers < target.quorum else 0)
 
 
@@ -114,7 +114,7 @@ def _told(target: Target, locks: Iterable[Lock]) -> Iterator[Lock]:
         yield lock
 
 
-def _doubt(target: Target, task: str) -> None:
+def say_doubt(target: Target, task: str) -> None:
     """Say if a task without a lock is not one of the app: its name may be misspelt."""
     from celery_redlock.operate.tasks import doubt_about, singleton_tasks
 

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from celery_redlock.units import count, seconds
+from celery_redlock.units import seconds
 
-from .command_line import same_command, same_command_with_app
+from .command_line import same_command
 from .key import takes_key
-from .parameters import TEXT, Seconds
+from .list_ import KINDS
+from .parameters import TEXT, Duration, Seconds
+from .releases import How, release_kinds, release_orphaned
 from .show import lock_text
 from .target import as_json, takes_reason, target_of
 from .text import document, visible
@@ -51,11 +53,21 @@ if TYPE_CHECKING:
     show_default=True,
     help="How long a message must be missing, in seconds.",
 )
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice(KINDS),
+    help="With --task: release all locks of the task of this kind; may be repeated.",
+)
+@click.option(
+    "--older-than", type=Duration(), help="With --kind: only those held for so long, such as 1h."
+)
 @takes_reason
 @click.option("--yes", is_flag=True, help="Release; without it, only show what would happen.")
 @as_json
 @click.pass_context
-def release(
+def release(  # noqa: PLR0913  # an argument for each option
     ctx: click.Context,
     *,
     given: GivenKey | None,
@@ -64,11 +76,13 @@ def release(
     orphaned: bool,
     queues: tuple[str, ...],
     grace: float,
+    kinds: tuple[str, ...],
+    older_than: float | None,
     reason: str,
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Release a lock, a reservation, a pending slot or a done mark.
+    """Release a lock, a reservation, a pending slot or a done mark; with --kind all of a task.
 
     KEY is as in `list`. With --task the key is computed as the app does. A lock is released only
     if its holder is still the one that is shown.
@@ -79,14 +93,31 @@ def release(
         raise click.UsageError("Give a KEY, or --task with its arguments, or --orphaned.")
     if queues and not orphaned:
         raise click.UsageError("--queue is an option of --orphaned.")
+    task = _task_of(given, label, expected) if kinds else None
+    if older_than is not None and not kinds:
+        raise click.UsageError("--older-than is an option of --kind.")
+    how = How(reason, yes=yes, as_json=as_json)
     with target.nodes() as nodes:
         if given is None:
-            where = (grace, queues)
-            released = _orphaned(target, nodes, where, reason, as_json=as_json, yes=yes)
+            released = release_orphaned(target, nodes, grace, queues, how)
+        elif task is not None:
+            released = release_kinds(target, nodes, task, {*kinds}, older_than, how)
         else:
             wanted = (given.on(target), label, expected)
             released = _one(target, nodes, wanted, reason, as_json=as_json, yes=yes)
     ctx.exit(0 if released else 1)
+
+
+def _task_of(given: GivenKey | None, label: str | None, expected: str | None) -> str:
+    """Return the task whose locks are to be released.
+
+    Raises:
+        UsageError: Something else is given.
+    """
+    is_one = given is None or given.task is None or given.args or given.kwargs
+    if is_one or label is not None or expected is not None:
+        raise click.UsageError("--kind needs --task, and no key, call, --done, --expect.")
+    return str(given.task if given else "")
 
 
 def _one(
@@ -129,37 +160,3 @@ def _text(lock: Lock) -> str:
         left = seconds(lock.remaining)
         return f"done mark {visible(lock.owner)}, for another {left} (id {lock.id})"
     return lock_text(lock, time.time())
-
-
-def _orphaned(
-    target: Target,
-    nodes: NodeSet,
-    where: tuple[float, tuple[str, ...]],
-    reason: str,
-    *,
-    as_json: bool,
-    yes: bool,
-) -> bool:
-    from celery_redlock.operate.orphans import orphans
-    from celery_redlock.operate.removal import operator, remove
-
-    if target.app is None:
-        raise click.UsageError(f"--orphaned needs an app: {same_command_with_app()}")
-    grace, queues = where
-    locks, unseen = orphans(target, nodes, grace, time.sleep, queues)
-    released = [yes and remove(target, nodes, lock, operator(), reason) for lock in locks]
-    if as_json:
-        now = time.time()
-        pairs = zip(locks, released, strict=True)
-        click.echo(document([lock.as_json(now) | {"released": done} for lock, done in pairs]))
-    else:
-        for lock, done in zip(locks, released, strict=True):
-            click.echo(
-                f"{visible(lock.key)}: {lock_text(lock, time.time())}{', released' if done else ''}"
-            )
-        click.echo(f"{count(len(locks), 'reservation')} without a message.")
-    for messages in unseen:
-        click.echo(f"Not seen: {visible(messages)}.", err=True)
-    if locks and not yes and not as_json:
-        click.echo(f"Nothing was released. To release: {same_command('--yes')}")
-    return True

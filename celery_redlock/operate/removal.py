@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+from collections.abc import Callable, Collection, Iterator
 
 from celery_redlock.config.options import LockOptions, OnLost
 from celery_redlock.redlock.errors import QuorumUnavailable
@@ -13,8 +14,9 @@ from celery_redlock.redlock.protocol.quorum import majority
 from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.protocol.scripts import done_key
 
+from .listing import each_done_mark, each_lock
 from .lock_view import view_of
-from .locks import Kind, Lock, task_in
+from .locks import Kind, Lock, by_age, task_in
 from .node_set import NodeSet
 from .operator_log import Action, recorded
 from .target import Target
@@ -42,6 +44,42 @@ def removal_of(
     if lock is None:
         return None
     return lock, consequence(lock, options_of(target.app, task_in(key)))
+
+
+def locks_of(
+    nodes: NodeSet,
+    prefix: str,
+    task: str,
+    kinds: Collection[str],
+    older_than: float | None,
+    now: float,
+) -> tuple[list[Lock], int]:
+    """Return the locks of a task, the oldest first, and how many are left out for want of an age.
+
+    Args:
+        nodes: Connections to the nodes.
+        prefix: Start of every key.
+        task: Name of the task.
+        kinds: Kinds of the locks, as text.
+        older_than: Least age, seconds; None: any, also an unknown one.
+        now: Time, seconds since the epoch.
+    """
+    searches: list[Callable[[NodeSet, str], Iterator[Lock]]]
+    searches = [each_lock] if {*kinds} != {Kind.DONE.value} else []
+    searches += [each_done_mark] if Kind.DONE.value in kinds else []
+    # At once: the nodes can't be asked for anything else while they scan.
+    found = [
+        lock
+        for search in searches
+        for lock in search(nodes, prefix)
+        if lock.task == task and lock.kind.value in kinds
+    ]
+    found.sort(key=by_age)
+    if older_than is None:
+        return found, 0
+    ages = [(lock, lock.age(now)) for lock in found]
+    old = [lock for lock, age in ages if age is not None and age >= older_than]
+    return old, sum(age is None for _, age in ages)
 
 
 def consequence(lock: Lock, options: LockOptions | None) -> str:

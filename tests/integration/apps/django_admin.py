@@ -15,6 +15,8 @@ from django.conf import settings
 from redis import Redis
 
 from celery_redlock.config.app_lock import redlock_of
+from celery_redlock.operate.operator_log import read_log
+from celery_redlock.operate.target import target_of_app
 
 KEY = "bank.sync:<b>42</b>"
 ADMIN = "/admin/celery_redlock/lock/"
@@ -97,7 +99,7 @@ def form_in(response: Any) -> dict[str, str]:
     }
 
 
-def check() -> None:
+def check() -> None:  # noqa: PLR0915  # one story
     """Check the pages, the permissions and the release."""
     redlock = redlock_of(app)
     lease = redlock.acquire(KEY, 60, label="task-1")
@@ -143,9 +145,14 @@ def check() -> None:
     assert "is not released: it has another holder" in told
     assert redlock.read_holder(KEY)
 
-    form = form_in(operator.get(ADMIN + "release/", one))
+    form = form_in(operator.get(ADMIN + "release/", one)) | {"reason": "it hangs"}
     told = operator.post(ADMIN + "release/", form, follow=True).content.decode()
     assert "is released." in told
+    target = target_of_app(app)
+    with target.nodes() as nodes:
+        [action], _ = read_log(target, nodes)
+    assert (action.result, action.reason) == ("released", "it hangs")
+    assert " in the admin of " in action.author
     assert redlock.read_holder(KEY) is None
     assert viewer.post(ADMIN).status_code in (403, 405)
 

@@ -59,7 +59,7 @@ def _time_of_the_nodes(three: Operated, monkeypatch: pytest.MonkeyPatch) -> None
         strftime=time.strftime,
         localtime=time.localtime,
     )
-    for name in ("end", "list_", "log", "release", "show", "top"):
+    for name in ("end", "list_", "log", "release", "releases", "show", "top"):
         monkeypatch.setattr(importlib.import_module(f"celery_redlock.cli.{name}"), "time", time_)
     monkeypatch.setattr(operator_log, "time", time_)
 

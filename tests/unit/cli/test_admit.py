@@ -42,6 +42,18 @@ def test_new_nodes_are_admitted_for_their_present_run(three: Operated, run: Run)
     assert run("status", "--json").json["votes"] == 2
 
 
+def test_an_admission_is_in_the_log_with_its_reason(three: Operated, run: Run) -> None:
+    run("admit", "--yes", "--reason", "new machines")
+    [action] = run("log", "--json").json
+    assert (action["action"], action["reason"]) == ("admit", "new machines")
+    assert action["what"] == f"{A}, {B}, {C}"
+    three.time += 64.0
+    for number in range(3):
+        three[number].info["uptime_in_seconds"] = "3600"
+    assert run("admit", "--yes").output == "No node waits for its restart guard.\n"
+    assert len(run("log", "--json").json) == 1, "nothing was admitted"
+
+
 def test_a_longer_lease_does_not_inherit_an_admission(three: Operated, run: Run) -> None:
     run("admit", "--yes")
     longer = run("status", "--json", options=["--max-ttl", "600"]).json

@@ -302,7 +302,8 @@ def test_orphans_are_released_with_yes_only(
     three.expire()
     ran = run("release", "--orphaned", "--queue", "b", "--grace", "0.5", "--yes", app=app)
     assert re.fullmatch(
-        r"k: .*\), released\ngone: .*\)\n2 reservations without a message\.\nNot seen: .*\n",
+        r"k: .*\), released\ngone: .*\), not released\n"
+        r"2 reservations without a message\.\nNot seen: .*\n",
         ran.output,
     )
     assert three.holders() == [None] * 3

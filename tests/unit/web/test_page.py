@@ -12,6 +12,7 @@ from flask.testing import FlaskClient
 
 from celery_redlock import singleton_task
 from celery_redlock.operate.incidents import Incidents
+from celery_redlock.operate.operator_log import read_log
 from celery_redlock.redlock.lease import Lease
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.web import page
@@ -251,6 +252,21 @@ def test_a_lock_is_released_after_a_confirmation(redlock: TaskLock, operator: Fl
     response = operator.post("/release", data=form_of(operator, "bank.sync:1"), headers=ORIGIN)
     assert "bank.sync:1 is released." in response.text
     assert redlock.read_holder("bank.sync:1") is None
+
+
+def test_a_release_on_the_page_is_recorded_with_its_reason(
+    three: Operated, redlock: TaskLock, operator: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "operator", lambda: "alice@ops")
+    redlock.acquire("k", 30, label="task-1")
+    assert 'name="reason"' in operator.get("/release?key=k").text
+    form = form_of(operator, "k") | {"reason": "it hangs"}
+    operator.post("/release", data=form, headers=ORIGIN)
+    with three.target().nodes() as nodes:
+        [action], _ = read_log(three.target(), nodes)
+    assert (action.author, action.key, action.reason, action.result) == (
+        "the page of alice@ops", "k", "it hangs", "released"
+    )  # fmt: skip
 
 
 def test_a_lock_of_another_holder_by_now_is_kept(redlock: TaskLock, operator: FlaskClient) -> None:

@@ -309,7 +309,7 @@ KNOWN_BUGS = (
         "done although the message comes again",
         "marks that are written whatever the body's end",
         "celery_redlock/execution/run.py",
-        "return mark if is_over and not isinstance(raised, LeaseLost) else None",
+        "return mark if is_over and not comes_again else None",
         "return mark",
         "tests/unit/execution/test_run.py::test_no_mark_is_left_by_what_comes_again",
     ),

@@ -3,7 +3,7 @@ from celery_redlock import singleton_task
 from .models import Closing, Invoice
 
 
-@singleton_task(lock_key=["invoice_id"])
+@singleton_task(lock_key="{invoice_id}")
 def pay(invoice_id, *, fencing_token=None):
     # One statement: a run that was paused, and lost its lock, changes no row.
     unpaid = Invoice.objects.filter(pk=invoice_id, paid_under__lt=fencing_token)

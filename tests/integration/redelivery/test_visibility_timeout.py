@@ -141,7 +141,8 @@ def test_it_runs_once_and_its_result_stands(
     [run] = runs(project, result)
     assert result.get(timeout=PATIENCE) == run.token
     assert watch.states == ["SUCCESS"]
-    assert messages(project) == []
+    # Another copy may be on its way: it is discarded when its time comes.
+    eventually(lambda: messages(project) == [])
 
 
 def test_a_long_task_has_two_messages_at_most(

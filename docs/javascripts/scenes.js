@@ -98,7 +98,12 @@
       this.list.replaceChildren();
       this.lines = [];
       for (const event of this.events) {
-        if (event[0] === "node") { event.before = last[event[2]]; last[event[2]] = event; }
+        if (event[0] === "node") {
+          const before = last[event[2]];
+          event.before = before;
+          event.isRestarted = Boolean(before && (before.isRestarted || !before[3]) && event[3]);
+          last[event[2]] = event;
+        }
         const text = words(event);
         if (text) {
           const item = element("li", "", `${event[1].toFixed(1)} ms  ${text}`, this.list);
@@ -188,7 +193,9 @@
       card.box.dataset.state = isUp ? (holder ? "held-" + holder : "free") : "down";
       card.first.textContent = isUp ? holder || "free" : "down";
       const clock = isUp ? `${((time / 1000) + (ahead || 0)).toFixed(2)} s` : "";
-      card.second.textContent = [clock, short(floor)].filter(Boolean).join("\n");
+      card.box.classList.toggle("scene-restarted", Boolean(event?.isRestarted));
+      const mark = event?.isRestarted ? "restarted" : "";
+      card.second.textContent = [clock, short(floor), mark].filter(Boolean).join("\n");
     }
 
     showClient(card, event) {

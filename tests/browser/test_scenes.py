@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.chromium import set_size
+from tests.support.chromium import set_scheme, set_size
 from tests.support.eventually import eventually
 from tests.support.root import ROOT
 from tools.docs.scenes.scenes import SCENES
@@ -29,6 +29,32 @@ return [...document.querySelectorAll('[data-scene]')].flatMap(root => {
       (refused ? ` (${refused} writes refused)` : '');
   });
 });
+"""
+
+
+TAB, ENTER, RIGHT = "\ue004", "\ue007", "\ue014"
+# Contrast with the page, as WCAG defines it: of text, and of the borders that tell states apart.
+_CONTRASTS = """
+const paint = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+const over = (...colours) => {
+  for (const one of colours) { paint.fillStyle = one; paint.fillRect(0, 0, 1, 1); }
+  return [...paint.getImageData(0, 0, 1, 1).data].slice(0, 3);
+};
+const light = colour => colour.map(part => part / 255)
+  .map(part => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, part, i) => sum + part * [0.2126, 0.7152, 0.0722][i], 0);
+const root = document.querySelector('[data-scene=frozen]');
+const back = getComputedStyle(document.body).backgroundColor;
+const against = colour => {
+  const [a, b] = [light(over(back, colour)), light(over(back))].sort((x, y) => y - x);
+  return (a + 0.05) / (b + 0.05);
+};
+const style = getComputedStyle(root);
+const found = {text: against(style.color)};
+for (const name of ['--scene-a', '--scene-b', '--scene-bad']) {
+  found[name] = against(style.getPropertyValue(name).trim());
+}
+return found;
 """
 
 
@@ -84,3 +110,65 @@ def test_a_step_moves_and_back_returns(chromium: Any, page: str) -> None:
     assert said[1] > said[0] > 0
     chromium.execute_script(f"[...{frozen}.querySelectorAll('button')][1].click()")
     assert chromium.execute_script(f"return {frozen}.player.at") == said[0]
+
+
+def test_a_run_is_played_by_keyboard(chromium: Any, page: str) -> None:
+    chromium.get(page)
+    acquire = "document.querySelector('[data-scene=acquire]')"
+    chromium.execute_script(f"{acquire}.querySelector('select').focus()")
+    seen = []
+    for _ in range(7):
+        active = chromium.switch_to.active_element
+        seen.append(active.tag_name)
+        style = "const s = getComputedStyle(arguments[0]); return [s.outlineStyle, s.outlineWidth]"
+        assert chromium.execute_script(style, active) == ["solid", "2px"], active.tag_name
+        if active.text == "Step":
+            active.send_keys(ENTER)
+        if active.tag_name == "input":
+            before = chromium.execute_script(f"return {acquire}.player.at")
+            active.send_keys(RIGHT)
+            assert chromium.execute_script(f"return {acquire}.player.at") > before > 0
+            spoken = active.get_attribute("aria-valuetext")
+            assert spoken == chromium.execute_script(f"return {acquire}.player.clock.textContent")
+        active.send_keys(TAB)
+    assert seen == ["select", "button", "button", "button", "select", "input", "summary"]
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_dots_move_unless_motion_is_reduced(chromium: Any, page: str, motion: str) -> None:
+    features = [{"name": "prefers-reduced-motion", "value": motion}]
+    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    chromium.get(page)
+    dots = chromium.execute_script(
+        "const p = document.querySelector('[data-scene=acquire]').player;"
+        "let most = 0;"
+        "for (const at of p.shown) { p.show(at); most = Math.max(most, p.dots.childElementCount); }"
+        "return most"
+    )
+    assert (dots > 0) is (motion == "no-preference")
+
+
+def test_in_dark_colours_a_scene_is_readable(chromium: Any, page: str) -> None:
+    for scheme in ("light", "dark"):
+        set_scheme(chromium, scheme)
+        chromium.get(page)
+        chromium.execute_script("localStorage.clear()")
+        chromium.get(page)
+        contrasts = chromium.execute_script(_CONTRASTS)
+        assert min(contrasts.values()) >= 3, (scheme, contrasts)
+    assert chromium.execute_script("return document.body.dataset.mdColorScheme") == "slate"
+
+
+def test_a_restarted_node_is_marked(chromium: Any, page: str) -> None:
+    chromium.get(page)
+    marked = chromium.execute_script(
+        "const p = document.querySelector('[data-scene=ladder]').player;"
+        "p.choose(3);"
+        "const seen = () => Object.entries(p.cards).filter("
+        "([, card]) => card.box.classList.contains('scene-restarted')).map(([name]) => name);"
+        "const before = seen();"
+        "p.show(p.end);"
+        "return [before, seen(), p.cards.n3.second.textContent]"
+    )
+    assert marked[:2] == [[], ["n3", "n4", "n5"]]
+    assert marked[2].endswith("restarted")

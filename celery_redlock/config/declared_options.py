@@ -94,19 +94,22 @@ def lock_options(
         remedy = "remove it: no lock is held there while the task runs"
         read.refuse_under(lifetime, "lock_min_hold", remedy)
         read.refuse_under(lifetime, "lock_max_hold", remedy)
+        read.refuse_under(lifetime, "lock_delay", remedy)
     if lifetime.is_throttle:
         read.refuse_under(lifetime, "lock_queue_ttl", "remove it: the period is lock_ttl")
     elif not lifetime.reserves_at_publish:
         remedy = "remove it, or choose a lifetime that begins at publish, such as until_executed"
         read.refuse_under(lifetime, "lock_queue_ttl", remedy)
+    delay = read.seconds("lock_delay", least=0.0) or 0.0
     options = LockOptions(
         # Nothing runs under a throttle, so its period is not bounded as a lease is.
-        ttl=read.period() if lifetime.is_throttle else read.ttl(max_ttl),
+        ttl=read.period() if lifetime.is_throttle else read.ttl(max_ttl, delay),
         key=read.value("lock_key"),
         lifetime=lifetime,
         on_conflict=on_conflict,
         on_unavailable=read.choice("lock_on_unavailable", OnUnavailable.RESCHEDULE),
         on_lost=read.choice("lock_on_lost", OnLost.ABORT),
+        delay=delay if lifetime.holds_while_running else 0.0,
         min_hold=read.seconds("lock_min_hold", least=0.0) or 0.0,
         max_hold=read.seconds("lock_max_hold"),
         wait=wait if on_conflict is OnConflict.WAIT else None,
@@ -212,10 +215,17 @@ class _Reader:
     def period(self) -> float:
         return self.seconds("lock_ttl") or TTL_S
 
-    def ttl(self, max_ttl: float) -> float:
+    def ttl(self, max_ttl: float, delay: float) -> float:
         given = self.seconds("lock_ttl", least=SHORTEST_TTL_S)
+        ttl = min(TTL_S, max_ttl) if given is None else given
+        if ttl <= max_ttl < ttl + delay:
+            self.refuse(
+                "lock_delay",
+                f"and a ttl of {ttl:g} s are together longer than redlock_max_ttl ({max_ttl:g} s)",
+                "raise redlock_max_ttl, or lower lock_delay or lock_ttl",
+            )
         if given is None:
-            return min(TTL_S, max_ttl)
+            return ttl
         if given > max_ttl:
             self.refuse(
                 "lock_ttl",

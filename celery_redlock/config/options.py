@@ -95,6 +95,7 @@ class LockOptions:
         on_conflict: Outcome of an execution whose lock is held.
         on_unavailable: Outcome of an execution when no quorum answers.
         on_lost: Outcome of the running task when its lease is lost.
+        delay: Time for which the lock stays after a run that has died, or lost its lease, >= 0.
         min_hold: Shortest time for which the lock is held, >= 0.
         max_hold: Longest time for which the lease is renewed. None: the task's time limit, or 24 h.
         wait: Longest wait with `on_conflict="wait"`. None: without limit.
@@ -108,6 +109,7 @@ class LockOptions:
     on_conflict: OnConflict
     on_unavailable: OnUnavailable
     on_lost: OnLost
+    delay: float
     min_hold: float
     max_hold: float | None
     wait: float | None

@@ -117,6 +117,7 @@ def _ask(
         lease = message.redlock.acquire_for_task(
             message.key,
             _ttl(message),
+            lock_delay=message.options.delay,
             label=message.request.id,
             publication=message.delivery.publication,
             on_attempt=record,

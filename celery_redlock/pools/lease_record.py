@@ -21,7 +21,7 @@ class LeaseRecord(NamedTuple):
         owner: Owner of the lease.
         key: Key of the lock.
         token: Fencing token; 0: an attempt.
-        ttl_ms: Expiry on every node, ms.
+        ttl_ms: Time from each renewal to the deadline, ms.
         deadline: End of the lease unless it is renewed, seconds on the boot-time clock.
         acquired_at: Time of the grant, seconds on the boot-time clock.
         hold_until: Time until which it is renewed, seconds on the boot-time clock; None for ever.
@@ -31,6 +31,7 @@ class LeaseRecord(NamedTuple):
         done: Done mark for other copies of the message; None if there are no copies.
         will_be_redelivered: Whether the message comes again if the process is killed; None if
             Celery decides that after the process has died.
+        lock_delay_ms: Time for which the lock stays on the nodes if the process dies, ms.
     """
 
     pid: int
@@ -45,6 +46,7 @@ class LeaseRecord(NamedTuple):
     min_hold_until: float = 0.0
     done: str | None = None
     will_be_redelivered: bool | None = None
+    lock_delay_ms: int = 0
 
     @classmethod
     def of(
@@ -70,6 +72,7 @@ class LeaseRecord(NamedTuple):
             min_hold_until=min_hold_until,
             done=done,
             will_be_redelivered=will_be_redelivered,
+            lock_delay_ms=lease.lock_delay_ms,
         )
 
     def new_lease(self, clock: Clock) -> Lease:
@@ -84,6 +87,7 @@ class LeaseRecord(NamedTuple):
             acquired_at=self.acquired_at,
             hold_until=self.hold_until,
             superseded=self.superseded,
+            lock_delay_ms=self.lock_delay_ms,
         )
 
 

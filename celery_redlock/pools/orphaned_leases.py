@@ -73,7 +73,9 @@ class OrphanedLeases:
         unreleased, self._unreleased = self._unreleased, []
         for held in unreleased:
             now = redlock.clock.now()
-            keep, (done, done_ttl) = max(0.0, held.record.min_hold_until - now), held.mark
+            # What the dead process has sent last may still be on its way.
+            keep = max(held.lease.lock_delay_ms / 1000, held.record.min_hold_until - now)
+            done, done_ttl = held.mark
             release = partial(redlock.release, keep=keep, done=done, done_ttl=done_ttl)
             if now < held.lease.deadline:
                 try:

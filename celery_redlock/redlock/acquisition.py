@@ -216,7 +216,7 @@ class Acquisition(Access):
             attempt.key,
             attempt.owner,
             due=now + due_after(self._node_timeout),
-            ends_at=now + attempt.ttl_ms / 1000,
+            ends_at=now + attempt.expiry_ms / 1000,
         )
         try:
             self._keeper.register_cleanup(release)
@@ -233,7 +233,7 @@ class Acquisition(Access):
         """
         keys: tuple[str, ...] = lock_keys(self._prefix, attempt.key)
         if not attempt.gets_token:
-            commands = reserving(keys[0], attempt.owner, attempt.ttl_ms)
+            commands = reserving(keys[0], attempt.owner, attempt.expiry_ms)
             parse = partial(as_reserved, attempt.owner.encode())
             return channel.ask(commands, parse, _is_decided, channel.voters())
         if attempt.unless_done:
@@ -242,7 +242,7 @@ class Acquisition(Access):
         if attempt.supersedes or attempt.highest_floor:
             replacing = (attempt.supersedes, attempt.highest_floor)
         command = evalsha(
-            GRANT, keys, attempt.owner, attempt.ttl_ms, proposed_us, self._skew_us,
+            GRANT, keys, attempt.owner, attempt.expiry_ms, proposed_us, self._skew_us,
             self._floor_ttl_ms, *replacing,
         )  # fmt: skip
         return channel.ask([command], lambda raws: as_grant(raws[0]), _is_decided, channel.voters())
@@ -292,7 +292,9 @@ class Acquisition(Access):
         """
         behind = unconfirmed(grants, token)
         keys = lock_keys(self._prefix, attempt.key)
-        command = evalsha(CONFIRM, keys, attempt.owner, token, attempt.ttl_ms, self._floor_ttl_ms)
+        command = evalsha(
+            CONFIRM, keys, attempt.owner, token, attempt.expiry_ms, self._floor_ttl_ms
+        )
 
         def is_decided(acks: Sequence[AckReply | None]) -> bool:
             return confirm_verdict(acks, already) is not Verdict.PENDING
@@ -352,6 +354,7 @@ class Acquisition(Access):
             clock=self._clock,
             acquired_at=started,
             superseded=attempt.supersedes,
+            lock_delay_ms=attempt.lock_delay_ms,
             backing=Backing(verify=self._verify),
         )
 

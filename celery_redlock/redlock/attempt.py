@@ -11,7 +11,7 @@ class Attempt(NamedTuple):
     Attributes:
         key: Key of the lock.
         owner: Owner of the attempt.
-        ttl_ms: Expiry to set on every node, ms.
+        ttl_ms: Time from the attempt to the deadline, ms, with the allowance for drift.
         supersedes: Owner that may be replaced; '': nobody.
         unless_done: Labels of which any done mark ends the attempt.
         highest_floor: A node with a higher floor refuses; 0: no node refuses.
@@ -19,6 +19,7 @@ class Attempt(NamedTuple):
         is_period: Whether the attempt is for the period of a throttle.
         publication: Distinguishes owners with the same label: see `new_owner`.
         looks_first: Whether the lock may be in the middle of being handed over to `supersedes`.
+        lock_delay_ms: Time for which the lock stays on the nodes after that, ms.
     """
 
     key: str
@@ -31,6 +32,12 @@ class Attempt(NamedTuple):
     is_period: bool = False
     publication: str = ""
     looks_first: bool = False
+    lock_delay_ms: int = 0
+
+    @property
+    def expiry_ms(self) -> int:
+        """Expiry to set on every node, ms."""
+        return self.ttl_ms + self.lock_delay_ms
 
     @property
     def gets_token(self) -> bool:

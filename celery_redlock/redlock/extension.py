@@ -70,14 +70,14 @@ class Extension(Access):
                 standing[0].backing.channel, patience=timeout, goes_first=True
             ) as channel:
                 started = self._clock.now()
-                ttls_ms = [_ttl_left_ms(lease, started) for lease in standing]
-                replies = self._ask(channel, standing, ttls_ms, timeout)
+                expiries_ms = [_expiry_ms(lease, started) for lease in standing]
+                replies = self._ask(channel, standing, expiries_ms, timeout)
             for lease, its_replies in zip(standing, replies, strict=True):
                 outcomes[lease] = self.note_replies(lease, its_replies, started)
         return [outcomes.get(lease) or why_not(lease) for lease in leases]
 
     def _ask(
-        self, channel: Channel, leases: Sequence[Lease], ttls_ms: Sequence[int], timeout: float
+        self, channel: Channel, leases: Sequence[Lease], expiries_ms: Sequence[int], timeout: float
     ) -> list[Sequence[ExtendReply | None]]:
         """Renew all `leases` with one write per node; return the replies to each.
 
@@ -86,15 +86,15 @@ class Extension(Access):
         Args:
             channel: Channel to the nodes.
             leases: The leases.
-            ttls_ms: Expiry to set for each, ms.
+            expiries_ms: Expiry to set for each, ms.
             timeout: Longest wait, seconds; shorter if all leases are decided before.
         """
         commands = [
             evalsha(
-                EXTEND, lock_keys(self._prefix, lease.key), lease.owner, lease.token, ttl_ms,
+                EXTEND, lock_keys(self._prefix, lease.key), lease.owner, lease.token, expiry_ms,
                 self._floor_ttl_ms,
             )
-            for lease, ttl_ms in zip(leases, ttls_ms, strict=True)
+            for lease, expiry_ms in zip(leases, expiries_ms, strict=True)
         ]  # fmt: skip
         guarded: dict[int, Failed] = {}
 
@@ -160,11 +160,12 @@ def why_not(lease: Lease) -> RedlockError | None:
     return None
 
 
-def _ttl_left_ms(lease: Lease, now: float) -> int:
+def _expiry_ms(lease: Lease, now: float) -> int:
     """Return the expiry that an extension sets, in ms; past `hold_until` it does not move."""
     if not lease.is_past_hold(now):
-        return lease.ttl_ms
-    return max(1, math.ceil((lease.deadline - now) * 1000 + drift_ms(lease.ttl_ms)))
+        return lease.expiry_ms
+    left_ms = (lease.deadline - now) * 1000 + drift_ms(lease.ttl_ms) + lease.lock_delay_ms
+    return max(1, math.ceil(left_ms))
 
 
 def _as_extends(raws: list[object]) -> list[ExtendReply]:

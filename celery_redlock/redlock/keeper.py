@@ -186,9 +186,8 @@ class Keeper:
     def take_over(self, lease: Lease) -> None:
         """Release `lease` now: its holder was interrupted before the release began."""
         self.forget(lease)
-        ends_at = lease.deadline + drift_ms(lease.ttl_ms) / 1000
         release = ReleaseRequest(
-            lease.key, lease.owner, 0.0, ends_at, lease.token, lease.superseded
+            lease.key, lease.owner, 0.0, gone_at(lease), lease.token, lease.superseded
         )
         self._releases.add(release)
         with suppress(RuntimeError):  # a thread that is started later makes it
@@ -311,6 +310,11 @@ class Keeper:
 
 def _names(lease: Lease) -> tuple[str, str]:
     return shown(lease.key), shown(holder_of(lease.owner))
+
+
+def gone_at(lease: Lease) -> float:
+    """Return when no node has the lock any more, even unreleased, seconds on the clock."""
+    return lease.deadline + (lease.lock_delay_ms + drift_ms(lease.expiry_ms)) / 1000
 
 
 def patience_for(leases: Iterable[Lease], now: float) -> float:

@@ -217,13 +217,14 @@ class Lease:
         owner: Value of the lock key on the nodes.
         token: Fencing token, larger than that of every lease on this key that was acquired before.
             Roughly µs since the epoch. 0: a reservation without a token.
-        ttl_ms: Expiry set on every node, ms.
+        ttl_ms: Time from each renewal to the deadline, ms, with the allowance for drift.
         deadline: Time at which the lease ends unless it is extended, seconds on the boot-time
             clock; the allowance for drift is subtracted.
         superseded: The owner that it was to replace; '' for nobody. A node that was slow may take
             that one's grant later than ours: released, it leaves neither.
         took_over: Whether it did replace it, on any node that answered in time.
         hold_until: When its renewal ends, seconds on the boot-time clock; None for never.
+        lock_delay_ms: Time for which the lock stays on the nodes after the deadline, ms.
         backing: References for the lock and the pools. Not for users.
     """
 
@@ -237,8 +238,14 @@ class Lease:
     superseded: str = field(default="", repr=False)
     took_over: bool = False
     hold_until: float | None = None
+    lock_delay_ms: int = 0
     is_released: bool = False
     backing: Backing = field(default_factory=Backing, repr=False)
+
+    @property
+    def expiry_ms(self) -> int:
+        """Expiry that a renewal sets on every node, ms."""
+        return self.ttl_ms + self.lock_delay_ms
 
     def remaining(self) -> float:
         """Return the seconds until the deadline; 0.0 if the lease is lost or released."""

@@ -17,7 +17,7 @@ from .hold import Hold
 from .keeper import OnLease
 from .lease import Holder, Lease, is_reservation, this_process
 from .parts import Parts
-from .validation import check_key, check_label, check_seconds, lease_ttl_ms
+from .validation import check_key, check_label, check_seconds, lease_times_ms
 
 DAY_S = 86_400.0
 
@@ -34,7 +34,8 @@ class Redlock(Parts):
     Args:
         nodes: URLs of 1, 3, 5 … masters without replication between them.
         node_timeout: Longest wait for a node in one round, seconds > 0.
-        max_ttl: Longest ttl of a lease, seconds > 0; the restart guard lasts at least as long.
+        max_ttl: Longest ttl of a lease, with its lock delay, seconds > 0; the restart guard lasts
+            at least as long.
         max_clock_skew: Largest error or step of a wall clock that does no harm to tokens, seconds
             >= 0. A lock still ends early on a node whose clock is stepped forward.
         restart_guard: Whether a restarted node waits before it votes. None: only with 3 nodes or
@@ -70,6 +71,7 @@ class Redlock(Parts):
         renew: bool = False,
         max_hold: float = DAY_S,
         on_lost: OnLease | None = None,
+        lock_delay: float = 0.0,
     ) -> Lease:
         """Return a lease on `key`, held by a majority of the nodes.
 
@@ -88,6 +90,9 @@ class Redlock(Parts):
                 over. Release it: nothing else does while this process lives.
             max_hold: With `renew`, the time after which the lease is not renewed any more, seconds.
             on_lost: With `renew`, called with the lease if it is lost: see `lock`.
+            lock_delay: Time for which nobody gets the lock after the lease has ended without being
+                released, seconds >= 0; with the ttl at most `max_ttl`. For a resource that can't
+                check a token: what a holder has sent before its deadline arrives in that time.
 
         Raises:
             LockHeld: Others hold the lock on so many nodes that no majority is left.
@@ -98,7 +103,7 @@ class Redlock(Parts):
         check_label(label)
         if on_lost and not renew:
             raise ConfigurationError("on_lost is called by the renewal; add renew=True")
-        attempt = Attempt(key, "", self._ttl_ms(key, ttl, wait))
+        attempt = self._attempt(key, ttl, wait, lock_delay)
         lease = self._acquisition.acquire(attempt, label, wait or 0.0)
         lease.backing.lock = self
         if renew:
@@ -107,17 +112,17 @@ class Redlock(Parts):
         self._settle(lease)
         return lease
 
-    def _ttl_ms(self, key: str, ttl: float, wait: float | None) -> int:
-        """Return the ttl of a valid request, in ms.
+    def _attempt(self, key: str, ttl: float, wait: float | None, lock_delay: float) -> Attempt:
+        """Return an attempt, without an owner yet, of a valid request.
 
         Raises:
             ConfigurationError: An argument is not valid.
         """
         check_key(key)
-        ttl_ms = lease_ttl_ms(key, ttl, self.max_ttl)
+        ttl_ms, lock_delay_ms = lease_times_ms(key, ttl, lock_delay, self.max_ttl)
         if wait is not None:
             check_seconds("wait", wait, endless=True)
-        return ttl_ms
+        return Attempt(key, "", ttl_ms, lock_delay_ms=lock_delay_ms)
 
     def _settle(self, lease: Lease) -> None:
         try:
@@ -138,6 +143,7 @@ class Redlock(Parts):
         max_hold: float = DAY_S,
         label: str | None = None,
         on_lost: OnLease | None = None,
+        lock_delay: float = 0.0,
     ) -> Hold:
         """Hold `key` for the length of a ``with`` block: renewed inside, released on leaving.
 
@@ -150,6 +156,8 @@ class Redlock(Parts):
             on_lost: Called with the lease, on the thread that renews it, as soon as this process
                 knows that it is lost. Return quickly: other leases are not renewed meanwhile.
                 Whatever it raises is logged, SystemExit included: that would end the thread.
+            lock_delay: Time for which nobody gets the lock after a lease that was not released,
+                seconds: see `acquire`.
 
         Returns:
             A context manager for any number of blocks, each of which acquires the lock anew, also
@@ -163,11 +171,12 @@ class Redlock(Parts):
         """
         check_seconds("max_hold", max_hold, endless=True)
         check_label(label)
-        attempt = Attempt(key, "", self._ttl_ms(key, ttl, wait))
+        attempt = self._attempt(key, ttl, wait, lock_delay)
         acquire = partial(self._acquisition.acquire, attempt, label, wait or 0.0)
         again = methodcaller(
-            "lock", key, ttl, wait=wait, max_hold=max_hold, label=label, on_lost=on_lost
-        )
+            "lock", key, ttl, wait=wait, max_hold=max_hold, label=label, on_lost=on_lost,
+            lock_delay=lock_delay,
+        )  # fmt: skip
         return Hold(acquire, self._settle, self, self.keeper, max_hold, on_lost, again)
 
     # ---- extend and release

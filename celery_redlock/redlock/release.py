@@ -17,7 +17,6 @@ from celery_redlock.redlock.protocol.quorum import (
     Verdict,
     acknowledged,
     confirm_verdict,
-    drift_ms,
     has_majority_replied,
 )
 from celery_redlock.redlock.protocol.replies import Acknowledged, AckReply
@@ -34,7 +33,7 @@ from celery_redlock.redlock.transport.repeating import ask_repeatably, replies_t
 
 from .access import Access
 from .events import Event, Released
-from .keeper import Keeper
+from .keeper import Keeper, gone_at
 from .lease import Lease
 from .refusals import unavailable
 from .unsettled import ReleaseRequest, due_after
@@ -125,7 +124,7 @@ class Release(ReleaseRound):
             lease.key,
             lease.owner,
             due=now + due_after(self._node_timeout),
-            ends_at=max(lease.deadline, now + keep) + drift_ms(lease.ttl_ms) / 1000,
+            ends_at=gone_at(lease) + max(0.0, now + keep - lease.deadline),
             token=lease.token,
             superseded=lease.superseded,
             keep_until=now + keep,

@@ -25,7 +25,7 @@ class TaskLock(Redlock):
 
     # ---- acquire and reserve
 
-    def acquire_for_task(
+    def acquire_for_task(  # noqa: PLR0913  # all but the first are optional
         self,
         key: str,
         ttl: float = TTL_S,
@@ -38,6 +38,7 @@ class TaskLock(Redlock):
         unless_done: tuple[str, ...] = (),
         on_attempt: OnAttempt | None = None,
         on_wait: OnWait | None = None,
+        lock_delay: float = 0.0,
     ) -> Lease:
         """Return a lease on `key`, as `acquire` does. The run of a task renews and releases it.
 
@@ -55,15 +56,13 @@ class TaskLock(Redlock):
                 exception that it raises ends the wait; earlier attempts leave nothing behind.
             on_wait: Called about once a second between attempts. An exception that it raises ends
                 the wait.
+            lock_delay: As in `acquire`.
 
         Raises:
             LockHeld, QuorumUnavailable, ConfigurationError: As in `acquire`.
             AlreadyDone: There is a done mark for one of `unless_done`.
         """
-        attempt = Attempt(
-            key=key,
-            owner="",
-            ttl_ms=self._ttl_ms(key, ttl, wait),
+        attempt = self._attempt(key, ttl, wait, lock_delay)._replace(
             supersedes=supersedes or "",
             unless_done=unless_done,
             publication=publication,

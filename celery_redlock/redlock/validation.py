@@ -85,16 +85,18 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def lease_ttl_ms(key: str, ttl: float, max_ttl: float) -> int:
-    """Return the ttl of a lease in ms.
+def lease_times_ms(key: str, ttl: float, lock_delay: float, max_ttl: float) -> tuple[int, int]:
+    """Return the ttl and the lock delay of a lease in ms.
 
     Args:
         key: Key of the lock.
         ttl: The ttl, seconds.
-        max_ttl: Longest valid ttl, seconds.
+        lock_delay: The lock delay, seconds.
+        max_ttl: Longest valid sum of both, seconds.
 
     Raises:
-        ConfigurationError: `ttl` is not a number, too short, or longer than `max_ttl`.
+        ConfigurationError: One of them is not a number, or negative; `ttl` is too short; or both
+            together are longer than `max_ttl`.
     """
     check_seconds("ttl", ttl, above_zero=True)
     if not SHORTEST_TTL_S <= ttl <= max_ttl:
@@ -102,7 +104,14 @@ def lease_ttl_ms(key: str, ttl: float, max_ttl: float) -> int:
             f"cannot lock '{shown(key)}' with ttl={ttl!r} s: it must be {SHORTEST_TTL_S} to "
             f"max_ttl={max_ttl!r} s; choose another, or set max_ttl for all users of these nodes"
         )
-    return round(ttl * 1000)
+    check_seconds("lock_delay", lock_delay)
+    if ttl + lock_delay > max_ttl:
+        raise ConfigurationError(
+            f"cannot lock '{shown(key)}' with ttl={ttl!r} s and lock_delay={lock_delay!r} s: the "
+            f"nodes keep it for both together, at most max_ttl={max_ttl!r} s; choose a shorter "
+            "one, or set max_ttl for all users of these nodes"
+        )
+    return round(ttl * 1000), round(lock_delay * 1000)
 
 
 def check_key(key: object) -> None:

@@ -27,6 +27,7 @@ class TypedLockOptions(TypedDict, total=False):
     lock_on_conflict: OnConflictName
     lock_on_unavailable: OnUnavailableName
     lock_on_lost: OnLostName
+    lock_delay: float
     lock_min_hold: float
     lock_max_hold: float | None
     lock_wait: float | None

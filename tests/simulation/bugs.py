@@ -17,6 +17,7 @@ import pytest
 
 from celery_redlock.redlock import acquisition, extension, waiters
 from celery_redlock.redlock.acquisition import Acquisition
+from celery_redlock.redlock.attempt import Attempt
 from celery_redlock.redlock.lease import Lease
 from celery_redlock.redlock.lease import new_owner as fresh_owner
 from celery_redlock.redlock.protocol import quorum
@@ -52,6 +53,8 @@ KNOWN_SEEDS = {
     "lost_lease_is_extended": 1_000_145,
     "interrupt_is_forgotten": 1_000_226,
     "nobody_is_woken": 1_000_126,
+    "a_grant_without_its_delay": 1_000_053,
+    "an_extension_without_its_delay": 1_000_201,
     WITHOUT_GUARD: 1_000_000,
 }
 """A schedule that was picked because it finds the bug."""
@@ -71,6 +74,8 @@ FOUND_WITHIN = {
     "lost_lease_is_extended": 200,
     "interrupt_is_forgotten": 2_000,
     "nobody_is_woken": 2_000,
+    "a_grant_without_its_delay": 500,
+    "an_extension_without_its_delay": 1_000,
     WITHOUT_GUARD: 10_000,
 }
 """Fresh schedules of the same kind in which each is found: ten times the mean of several tries."""
@@ -210,6 +215,16 @@ def _interrupt_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(UnsettledReleases, "add", lambda *_: None)
     patch.setattr(UnsettledReleases, "settle", lambda *_: True)
     patch.setattr(Acquisition, "_abandon", lambda *_: None)
+
+
+@_bug
+def _a_grant_without_its_delay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Attempt, "expiry_ms", property(lambda attempt: attempt.ttl_ms))
+
+
+@_bug
+def _an_extension_without_its_delay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Lease, "expiry_ms", property(lambda lease: lease.ttl_ms))
 
 
 @_bug

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from celery_redlock.redlock.lease import Lease
-from celery_redlock.redlock.protocol.quorum import majority
+from celery_redlock.redlock.protocol.quorum import DRIFT_FACTOR, majority
 
 from .process import Process
 from .servers import Server, short
@@ -89,9 +89,20 @@ class Judge:
         self._tokens.add((key, token))
         self._highest[key] = max(self._highest.get(key, 0), token)
         held = self._held.setdefault(key, [])
+        self._judge_delays(held)
         held.append(_Held(lease, process))
         if len(held) > 1:
             self.look()
+
+    def _judge_delays(self, held: list[_Held]) -> None:
+        """Judge whether a lock was acquired too soon after a lease that was not released."""
+        if not self._judges_exclusion:
+            return
+        for one in held:
+            delay = one.lease.lock_delay_ms / 1000 * (1 - DRIFT_FACTOR)
+            early = one.process.true_time(one.lease.deadline) + delay - self._world.time
+            if delay and early > 0:
+                self.fail("delay", f"{one.lease.key!r} is acquired {early:.6f} s too early")
 
     def note_superseded(self, process: Process, owner: str | None) -> None:
         """Note that a process has replaced an owner: its own lease ends with that."""

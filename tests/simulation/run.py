@@ -296,7 +296,9 @@ class _User:
     def _lock(self, stack: ExitStack, use: Use, key: str) -> None:
         judge, process = self._judge, self._process
         before, began = judge.highest(key), process.world.time
-        hold = self._redlock.lock(key, use.ttl, wait=use.wait, label=process.name)
+        hold = self._redlock.lock(
+            key, use.ttl, wait=use.wait, label=process.name, lock_delay=use.lock_delay
+        )
         try:
             lease = stack.enter_context(hold)
         except RedlockError as error:
@@ -326,8 +328,9 @@ class _User:
 
         try:
             lease = redlock.acquire_for_task(
-                use.key, use.ttl, wait=use.wait, label=process.name, on_attempt=on_attempt
-            )
+                use.key, use.ttl, wait=use.wait, label=process.name, on_attempt=on_attempt,
+                lock_delay=use.lock_delay,
+            )  # fmt: skip
         except RedlockError as error:
             self._promises.note_refused(began, use.wait, error)
             raise

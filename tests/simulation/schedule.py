@@ -58,6 +58,7 @@ class Use:
         how: "acquire", "extend" (acquire, and extend by hand), "lock" (the keeper renews), "leave"
             (never release it), "reserve" (for `RESERVED_S`, whatever the ttl), "ensure" (extend by
             hand again and again), or "several" (the keeper renews several at once).
+        lock_delay: Its lock delay, seconds; with "acquire", "extend", "leave" and "lock".
     """
 
     after: float
@@ -66,6 +67,7 @@ class Use:
     wait: float
     hold: float
     how: str
+    lock_delay: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

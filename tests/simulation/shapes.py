@@ -24,6 +24,8 @@ from .stream_shapes import in_pieces, stream_schedule
 from .tasks.schedule import FIRST_SEED, traffic_of
 
 _TTLS = (0.08, 0.2, 0.6, MAX_TTL_S)
+_DELAYED = 0.06
+"""Share of the schedules whose locks have a delay."""
 
 
 def schedule_of(seed: int) -> Schedule:
@@ -34,6 +36,8 @@ def schedule_of(seed: int) -> Schedule:
     if stream := stream_schedule(of_bytes, seed):
         return stream
     chance = random.Random(seed)
+    if (of_delays := random.Random(f"delays {seed}")).random() < _DELAYED:
+        return in_pieces(of_bytes, _delayed(of_delays, seed))
     number = chance.random()
     schedule = next(make for share, make in _SHAPES if number < share)(chance, seed)
     return in_pieces(of_bytes, schedule)
@@ -235,6 +239,34 @@ def _stalled(chance: random.Random, seed: int) -> Schedule:
         chance.randrange(3),
     )  # fmt: skip
     return Schedule(seed, nodes, pick((0.0005, 0.005)), clients, (hang,))
+
+
+def _delayed(chance: random.Random, seed: int) -> Schedule:
+    """Return a schedule of holders that lose their leases, or die, and of others that wait."""
+    pick = chance.choice
+    ttl, delay = pick((0.08, 0.2, 0.6)), pick((0.1, 0.4, 1.2))
+    clients = tuple(
+        Client(
+            _rate(chance), 0.0, 0.0,
+            tuple(
+                Use(
+                    chance.uniform(0.0, pick((0.02, 0.5))), "a", ttl, pick((0.3, 4.0)),
+                    ttl * chance.uniform(0.2, 2.5), pick(("leave", "extend", "acquire", "lock")),
+                    delay,
+                )
+                for _ in range(pick((1, 2, 3)))
+            ),
+            tuple(
+                Strike(int(10 ** chance.uniform(1.0, 3.0)), pick(ON_CLIENTS), ttl * pick((1, 3)))
+                for _ in range(pick((0, 0, 1)))
+            ),
+        )
+        for _ in range(pick((2, 3)))
+    )  # fmt: skip
+    count = pick((3, 5))
+    faults = tuple(_fault(chance, count, len(clients), 1.0) for _ in range(pick((0, 0, 1, 2))))
+    nodes = tuple((_rate(chance), 0.0) for _ in range(count))
+    return Schedule(seed, nodes, pick((0.0005, 0.005)), clients, _in_order(faults))
 
 
 def _waiting(chance: random.Random, seed: int) -> Schedule:

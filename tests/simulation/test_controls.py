@@ -52,6 +52,14 @@ def test_minority_is_enough_is_found() -> None:
     _is_found("minority_is_enough", "exclusion")
 
 
+def test_a_grant_without_its_delay_is_found() -> None:
+    _is_found("a_grant_without_its_delay", "delay")
+
+
+def test_an_extension_without_its_delay_is_found() -> None:
+    _is_found("an_extension_without_its_delay", "delay")
+
+
 def test_failed_attempt_is_not_released_is_found() -> None:
     _is_found("failed_attempt_is_not_released", "end")
 

@@ -39,6 +39,11 @@ def brief(self: SingletonTask, key: str, gate: str | None = None, how: str = "re
     return body(self, key, gate, how)
 
 
+@singleton_task(app=app, lock_key="{key}", bind=True, lock_ttl=20, lock_delay=40)
+def delayed(self: SingletonTask, key: str, gate: str | None = None) -> Any:
+    return body(self, key, gate, "return")
+
+
 @singleton_task(app=app, lock_key="{key}", bind=True)
 def nesting(self: SingletonTask, key: str, gate: str | None = None, depth: int = 0) -> Any:
     """Hold `depth` more locks, one in another: `<key>-1`, …"""

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 from celery.exceptions import TaskRevokedError, WorkerLostError
 
+from celery_redlock import DuplicateTask
+from celery_redlock.config.app_lock import redlock_of
 from celery_redlock.testing import Server
 from tests.integration.conftest import NewProject
 from tests.support.eventually import PATIENCE, eventually
@@ -147,6 +149,25 @@ def test_the_lock_of_a_process_out_of_memory_is_released(
         eventually(lambda: not is_alive(run.pid), "the kernel has killed it")
         eventually(lambda: not project.holds(key), within=LIMIT_S)
     result.forget()
+
+
+def test_the_lock_of_a_killed_process_stays_for_its_lock_delay(
+    project: Project, worker: Worker, key: str
+) -> None:
+    killed = project.tasks.delayed.delay(key, key)
+    run = project.run_of(killed.id)
+    assert project.held_for(key) > 40
+    kill_process(run.pid)
+    with pytest.raises(WorkerLostError):
+        killed.get(timeout=PATIENCE)
+    eventually(lambda: project.held_for(key) <= 40)
+    assert project.votes(killed.id) >= 2
+    with pytest.raises(DuplicateTask):
+        project.tasks.delayed.delay(key).get(timeout=PATIENCE)
+    # Whoever releases it frees it at once.
+    assert redlock_of(project.app).drop(project.tasks.delayed.name + f":{key}")
+    project.open(key)
+    assert project.tasks.delayed.delay(key, key).get(timeout=PATIENCE) == "done"
 
 
 def test_what_is_revoked_before_it_starts_never_takes_its_lock(

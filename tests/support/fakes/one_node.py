@@ -10,7 +10,7 @@ from celery_redlock.redlock.acquisition import OnAttempt
 from celery_redlock.redlock.errors import AlreadyDone, LockHeld, QuorumUnavailable
 from celery_redlock.redlock.lease import holder_of, new_owner
 from celery_redlock.redlock.task_lock import TaskLock
-from celery_redlock.redlock.validation import lease_ttl_ms
+from celery_redlock.redlock.validation import lease_times_ms
 from celery_redlock.redlock.waiting import OnWait
 
 from .fake_clock import FakeClock
@@ -70,9 +70,9 @@ class OneNode(TaskLock):
         self, key: str, ttl: float = 30.0, *, wait: float | None = None, label: str | None = None,
         publication: str = "", supersedes: str | None = None, unless_done: tuple[str, ...] = (),
         on_attempt: OnAttempt | None = None, on_wait: OnWait | None = None,
-        is_successor: bool = False,
+        is_successor: bool = False, lock_delay: float = 0.0,
     ) -> Lease:  # fmt: skip
-        lease_ttl_ms(key, ttl, self.max_ttl)
+        lease_times_ms(key, ttl, lock_delay, self.max_ttl)
         until = self.clock.now() + (wait or 0.0)
         while True:
             if any((key, label) in self.done for label in unless_done):

@@ -29,7 +29,7 @@ CHOICES: dict[str, type[Lifetime | OnConflict | OnUnavailable | OnLost]] = {
     "lock_on_unavailable": OnUnavailable,
     "lock_on_lost": OnLost,
 }
-TIMES = ["lock_ttl", "lock_min_hold", "lock_max_hold", "lock_wait", "lock_queue_ttl"]
+TIMES = ["lock_ttl", "lock_delay", "lock_min_hold", "lock_max_hold", "lock_wait", "lock_queue_ttl"]
 
 
 def options(
@@ -59,6 +59,7 @@ def test_without_anything_the_built_in_defaults_count() -> None:
         on_conflict=OnConflict.SKIP,
         on_unavailable=OnUnavailable.RESCHEDULE,
         on_lost=OnLost.ABORT,
+        delay=0.0,
         min_hold=0.0,
         max_hold=None,
         wait=None,
@@ -74,6 +75,7 @@ EXAMPLES: dict[str, tuple[object, object]] = {
     "lock_on_conflict": ("raise", "reschedule"),
     "lock_on_unavailable": ("raise", "run"),
     "lock_on_lost": ("abort", "continue"),
+    "lock_delay": (0, 2),
     "lock_min_hold": (0, 2),
     "lock_max_hold": (5, 7),
     "lock_wait": (1, 3),
@@ -191,7 +193,7 @@ def test_a_time_out_of_range_is_refused(option: str, value: float) -> None:
     assert f"{option} = {value!r} is out of range; give seconds" in refusal({option: value})
 
 
-@pytest.mark.parametrize("option", [option for option in TIMES if option != "lock_min_hold"])
+@pytest.mark.parametrize("option", sorted({*TIMES} - {"lock_delay", "lock_min_hold"}))
 @pytest.mark.parametrize("value", [0, 0.0, 0.0009])
 def test_less_than_redis_can_count_is_refused(option: str, value: float) -> None:
     assert f"{option} = {value!r} is out of range" in refusal({option: value})
@@ -234,6 +236,21 @@ def test_a_min_hold_longer_than_max_hold_is_refused() -> None:
     message = refusal({"lock_min_hold": 6, "lock_max_hold": 5})
 
     assert "lock_min_hold = 6 is longer than lock_max_hold (5 s)" in message
+
+
+def test_a_delay_that_is_too_long_beside_the_ttl_is_refused() -> None:
+    """The nodes keep the lock for both, and a restarted node's guard is as long as max_ttl."""
+    assert options({"lock_ttl": 20, "lock_delay": 40}).delay == 40.0
+
+    message = refusal({"lock_ttl": 20, "lock_delay": 41})
+
+    assert (
+        "lock_delay = 41 and a ttl of 20 s are together longer than redlock_max_ttl (60 s); "
+        "raise redlock_max_ttl, or lower lock_delay or lock_ttl"
+    ) in message
+    assert "lock_delay = 31 and a ttl of 30 s" in refusal({"lock_delay": 31})
+    # A period is no lease.
+    assert options({"lock_lifetime": "until_expired", "lock_ttl": 900}).delay == 0.0
 
 
 @pytest.mark.parametrize(
@@ -279,7 +296,7 @@ def test_what_would_wait_for_nothing_or_lose_an_event_is_refused(refused: tuple[
     assert "choose one of complete, raise, " in message
 
 
-@pytest.mark.parametrize("option", ["lock_min_hold", "lock_max_hold"])
+@pytest.mark.parametrize("option", ["lock_min_hold", "lock_max_hold", "lock_delay"])
 def test_a_hold_is_refused_with_a_lifetime_that_holds_nothing(option: str) -> None:
     """Nothing is held while the task runs."""
     for lifetime in ("until_executing", "until_expired"):
@@ -287,7 +304,9 @@ def test_a_hold_is_refused_with_a_lifetime_that_holds_nothing(option: str) -> No
 
         assert f'{option} = 5 has no effect with lock_lifetime="{lifetime}"' in message
         # A setting is for the tasks that can use it.
-        assert options({"lock_lifetime": lifetime}, {option: 5}).lifetime.value == lifetime
+        found = options({"lock_lifetime": lifetime}, {option: 5})
+        assert found.lifetime.value == lifetime
+        assert found.delay == 0.0
 
 
 @pytest.mark.parametrize(

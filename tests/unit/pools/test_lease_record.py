@@ -32,6 +32,7 @@ LEASES = st.builds(
     min_hold_until=TIMES,
     done=st.none() | TEXTS,
     will_be_redelivered=st.none() | st.booleans(),
+    lock_delay_ms=COUNTS,
 )
 STATES = st.builds(LeaseState, nonce=OWNERS, deadline=TIMES, is_lost=st.booleans())
 RECORDS = st.one_of(LEASES, STATES)
@@ -48,6 +49,7 @@ def new_lease() -> Lease:
         acquired_at=2.0,
         superseded="owner-0",
         hold_until=86_400.0,
+        lock_delay_ms=5000,
     )
 
 

@@ -196,6 +196,14 @@ def test_a_key_stays_for_the_rest_of_its_min_hold(stage: Stage) -> None:
     assert stage.nodes.released[0][0] == 3.0
 
 
+def test_a_key_stays_for_the_lock_delay_of_a_dead_process(stage: Stage) -> None:
+    held = stage.held(min_hold_until=4.0)
+    held.lease.lock_delay_ms = 5000
+    stage.orphans.add_held(held)
+    stage.step()
+    assert stage.nodes.released[0][0] == 5.0
+
+
 def test_a_failed_release_is_repeated_without_a_warning(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -355,7 +355,7 @@ def test_an_extension_waits_for_connections_as_long_as_for_replies(
 def test_an_extension_never_deletes_the_key(lease: Lease) -> None:
     """As an expiry of 0 ms does, when the deadline passes while a connection is waited for."""
     lease.hold_until = lease.deadline
-    assert extension._ttl_left_ms(lease, lease.deadline + 10) == 1
+    assert extension._expiry_ms(lease, lease.deadline + 10) == 1
 
 
 def test_an_extension_takes_the_way_of_its_lease(five: Network, redlock: TaskLock) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -15,7 +15,7 @@ from celery_redlock.redlock.validation import (
     check_key,
     check_nodes,
     check_seconds,
-    lease_ttl_ms,
+    lease_times_ms,
     seconds_given,
 )
 
@@ -231,13 +231,13 @@ def test_a_count_may_not_be(value: object) -> None:
 
 @pytest.mark.parametrize(("ttl", "ttl_ms"), [(0.01, 10), (1, 1000), (1.0006, 1001), (60, 60_000)])
 def test_a_ttl_may_be_as_long_as_max_ttl(ttl: float, ttl_ms: int) -> None:
-    assert lease_ttl_ms("k", ttl, 60) == ttl_ms
+    assert lease_times_ms("k", ttl, 0, 60) == (ttl_ms, 0)
 
 
 @pytest.mark.parametrize("ttl", [0.009, 61])
 def test_a_ttl_out_of_range_names_the_range(ttl: float) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        lease_ttl_ms("k", ttl, 60)
+        lease_times_ms("k", ttl, 0, 60)
     assert str(caught.value) == (
         f"cannot lock 'k' with ttl={ttl} s: it must be 0.01 to max_ttl=60 s; "
         "choose another, or set max_ttl for all users of these nodes"
@@ -246,4 +246,24 @@ def test_a_ttl_out_of_range_names_the_range(ttl: float) -> None:
 
 def test_a_ttl_of_nothing_is_refused_as_any_other_duration() -> None:
     with pytest.raises(ConfigurationError, match=r"^ttl must be a number of seconds > 0, got 0$"):
-        lease_ttl_ms("k", 0, 60)
+        lease_times_ms("k", 0, 0, 60)
+
+
+@pytest.mark.parametrize(("delay", "delay_ms"), [(0, 0), (0.5, 500), (30, 30_000)])
+def test_a_lock_delay_may_fill_max_ttl_up(delay: float, delay_ms: int) -> None:
+    assert lease_times_ms("k", 30, delay, 60) == (30_000, delay_ms)
+
+
+def test_a_lock_delay_too_long_for_the_restart_guard_names_the_sum() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        lease_times_ms("k", 30, 31, 60)
+    assert str(caught.value) == (
+        "cannot lock 'k' with ttl=30 s and lock_delay=31 s: the nodes keep it for both together, "
+        "at most max_ttl=60 s; choose a shorter one, or set max_ttl for all users of these nodes"
+    )
+
+
+@pytest.mark.parametrize("delay", [-1, math.inf, math.nan, None, "5"])
+def test_a_lock_delay_is_checked_as_any_other_duration(delay: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^lock_delay must be a number of seconds >= 0"):
+        lease_times_ms("k", 30, delay, 60)

@@ -179,6 +179,8 @@ class Run:
         )
         if delivery.request.is_eager or is_decided or not lease.lost:
             return False
+        if lease.lock_delay_left():
+            return False  # the lock is still on the nodes, and a probe would end the delay
         try:
             probe = self.message.redlock.acquire_for_task(
                 lease.key,

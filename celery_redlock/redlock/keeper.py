@@ -187,8 +187,9 @@ class Keeper:
         """Release `lease` now: its holder was interrupted before the release began."""
         self.forget(lease)
         release = ReleaseRequest(
-            lease.key, lease.owner, 0.0, gone_at(lease), lease.token, lease.superseded
-        )
+            lease.key, lease.owner, 0.0, gone_at(lease), lease.token, lease.superseded,
+            self._clock.now() + lease.lock_delay_left(),
+        )  # fmt: skip
         self._releases.add(release)
         with suppress(RuntimeError):  # a thread that is started later makes it
             self._thread.start()

@@ -247,6 +247,14 @@ class Lease:
         """Expiry that a renewal sets on every node, ms."""
         return self.ttl_ms + self.lock_delay_ms
 
+    def lock_delay_left(self) -> float:
+        """Return for how long a release leaves the lock on the nodes, in seconds.
+
+        A release before the deadline frees the lock: 0.0. One after it does not end the lock delay.
+        """
+        late = self.clock.now() - self.deadline
+        return max(0.0, self.lock_delay_ms / 1000 - late) if late >= 0 else 0.0
+
     def remaining(self) -> float:
         """Return the seconds until the deadline; 0.0 if the lease is lost or released."""
         if self.lost or self.is_released:

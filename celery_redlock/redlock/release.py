@@ -17,6 +17,7 @@ from celery_redlock.redlock.protocol.quorum import (
     Verdict,
     acknowledged,
     confirm_verdict,
+    drift_ms,
     has_majority_replied,
 )
 from celery_redlock.redlock.protocol.replies import Acknowledged, AckReply
@@ -120,11 +121,12 @@ class Release(ReleaseRound):
             QuorumUnavailable: No majority confirmed; the keeper retries.
         """
         now = self._clock.now()
+        keep = max(keep, lease.lock_delay_left())
         request = ReleaseRequest(
             lease.key,
             lease.owner,
             due=now + due_after(self._node_timeout),
-            ends_at=gone_at(lease) + max(0.0, now + keep - lease.deadline),
+            ends_at=max(gone_at(lease), now + keep + drift_ms(lease.ttl_ms) / 1000),
             token=lease.token,
             superseded=lease.superseded,
             keep_until=now + keep,

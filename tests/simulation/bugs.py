@@ -55,6 +55,7 @@ KNOWN_SEEDS = {
     "nobody_is_woken": 1_000_126,
     "a_grant_without_its_delay": 1_000_053,
     "an_extension_without_its_delay": 1_000_201,
+    "a_late_release_ends_the_delay": 1_000_053,
     WITHOUT_GUARD: 1_000_000,
 }
 """A schedule that was picked because it finds the bug."""
@@ -76,6 +77,7 @@ FOUND_WITHIN = {
     "nobody_is_woken": 2_000,
     "a_grant_without_its_delay": 500,
     "an_extension_without_its_delay": 1_000,
+    "a_late_release_ends_the_delay": 500,
     WITHOUT_GUARD: 10_000,
 }
 """Fresh schedules of the same kind in which each is found: ten times the mean of several tries."""
@@ -225,6 +227,11 @@ def _a_grant_without_its_delay(patch: pytest.MonkeyPatch) -> None:
 @_bug
 def _an_extension_without_its_delay(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Lease, "expiry_ms", property(lambda lease: lease.ttl_ms))
+
+
+@_bug
+def _a_late_release_ends_the_delay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Lease, "lock_delay_left", lambda _: 0.0)
 
 
 @_bug

@@ -89,16 +89,17 @@ class Judge:
         self._tokens.add((key, token))
         self._highest[key] = max(self._highest.get(key, 0), token)
         held = self._held.setdefault(key, [])
-        self._judge_delays(held)
         held.append(_Held(lease, process))
+        self._judge_delays(held)
         if len(held) > 1:
             self.look()
 
     def _judge_delays(self, held: list[_Held]) -> None:
         """Judge whether a lock was acquired too soon after a lease that was not released."""
-        if not self._judges_exclusion:
+        *before, new = held
+        if not self._judges_exclusion or self._is_over(new):
             return
-        for one in held:
+        for one in before:
             delay = one.lease.lock_delay_ms / 1000 * (1 - DRIFT_FACTOR)
             early = one.process.true_time(one.lease.deadline) + delay - self._world.time
             if delay and early > 0:
@@ -126,12 +127,21 @@ class Judge:
     def note_releasing(self, lease: Lease) -> None:
         """Note that the holder of a lease is about to release it."""
         held = self._held.get(lease.key, [])
-        if any(one.lease is lease and one.process.is_dead for one in held):
-            return  # it does nothing more, and its lease is valid until its deadline
-        held[:] = [one for one in held if one.lease is not lease]
+        # One that has died does nothing more, and its lease is valid until its deadline. After the
+        # deadline a release does not end the lock delay.
+        held[:] = [
+            one
+            for one in held
+            if one.lease is not lease or one.process.is_dead or self._is_over(one)
+        ]
+
+    def _is_over(self, one: _Held) -> bool:
+        return one.process.true_time(one.lease.deadline) <= self._world.time
 
     def note_released(self, lease: Lease) -> None:
         """Note that a majority has confirmed a release."""
+        if lease.lock_delay_ms and lease.deadline <= lease.clock.now():
+            return  # the lock stays for its delay
         self._released[lease.owner] = lease.key
         # The next holder may be told before this one that the lock is released.
         if lease.token and lease.token >= self.highest(lease.key):
@@ -148,16 +158,13 @@ class Judge:
         """Judge which leases are valid now."""
         if not self._judges_exclusion:
             return
-        now = self._world.time
         self._is_crowded = False
         for key, held in self._held.items():
             if len(held) < 2:
                 continue
             self._is_crowded = True
             valid = [
-                one
-                for one in held
-                if not one.lease.backing.is_lost and one.process.true_time(one.lease.deadline) > now
+                one for one in held if not one.lease.backing.is_lost and not self._is_over(one)
             ]
             if len(valid) > 1:
                 names = ", ".join(

@@ -60,6 +60,10 @@ def test_an_extension_without_its_delay_is_found() -> None:
     _is_found("an_extension_without_its_delay", "delay")
 
 
+def test_a_late_release_ends_the_delay_is_found() -> None:
+    _is_found("a_late_release_ends_the_delay", "delay")
+
+
 def test_failed_attempt_is_not_released_is_found() -> None:
     _is_found("failed_attempt_is_not_released", "end")
 

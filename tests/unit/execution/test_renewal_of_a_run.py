@@ -357,6 +357,26 @@ def test_a_run_asks_for_its_lost_lock_as_its_message(
     )
 
 
+def test_a_run_leaves_its_lost_lock_alone_during_the_lock_delay(
+    new_run: NewRun, node: OneNode, probes: list[tuple[Any, ...]]
+) -> None:
+    run = new_run()
+    run.lease.lock_delay_ms = 5_000
+    node.clock.move(run.lease.deadline - node.clock.now() + 4.9)
+    run.end(LeaseLost("t"))
+    assert probes == []
+
+
+def test_a_run_asks_for_its_lost_lock_after_the_lock_delay(
+    new_run: NewRun, node: OneNode, probes: list[tuple[Any, ...]]
+) -> None:
+    run = new_run()
+    run.lease.lock_delay_ms = 5_000
+    node.clock.move(run.lease.deadline - node.clock.now() + 5.1)
+    run.end(LeaseLost("t"))
+    assert len(probes) == 1
+
+
 def test_an_eager_run_looks_for_no_copy(new_run: NewRun, probes: list[tuple[Any, ...]]) -> None:
     run = new_run(is_eager=True)
     run.lease.backing.is_lost = True

@@ -62,6 +62,39 @@ def test_a_release_frees_a_lock_at_once(five: Network, redlock: TaskLock, lease:
     assert redlock.acquire("k", TTL).token > lease.token
 
 
+def test_a_release_after_the_deadline_does_not_end_the_delay(
+    five: Network, redlock: TaskLock, lease: Lease
+) -> None:
+    five.pass_(VALIDITY + 1)
+    redlock.release(lease)
+    five.pass_(lease.deadline + DELAY - five.time - 0.01)
+    with pytest.raises(LockHeld):
+        redlock.acquire("k", TTL)
+    five.pass_(0.02)
+    assert redlock.acquire("k", TTL).token > lease.token
+
+
+def test_a_release_after_the_delay_frees_what_is_left(
+    five: Network, redlock: TaskLock, lease: Lease
+) -> None:
+    five.pass_(lease.deadline + DELAY + 0.001 - five.time)
+    assert left_ms(five) != {0}
+    redlock.release(lease)
+    assert redlock.acquire("k", TTL).token > lease.token
+
+
+def test_what_an_interrupt_left_to_the_keeper_keeps_the_delay(
+    five: Network, redlock: TaskLock, lease: Lease
+) -> None:
+    five.pass_(lease.deadline - five.time - 0.001)
+    assert lease.lock_delay_left() == 0.0
+    five.pass_(0.001)
+    assert lease.lock_delay_left() == DELAY
+    redlock.keeper.take_over(lease)
+    [request] = redlock.keeper._releases._pending.values()
+    assert request.keep_until == pytest.approx(lease.deadline + DELAY)
+
+
 def test_an_extension_renews_lease_and_delay(
     five: Network, redlock: TaskLock, lease: Lease
 ) -> None:

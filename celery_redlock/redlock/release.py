@@ -121,7 +121,8 @@ class Release(ReleaseRound):
             QuorumUnavailable: No majority confirmed; the keeper retries.
         """
         now = self._clock.now()
-        keep = max(keep, lease.lock_delay_left())
+        if lease.lock_delay_ms:
+            keep = max(keep, lease.lock_delay_left())
         request = ReleaseRequest(
             lease.key,
             lease.owner,

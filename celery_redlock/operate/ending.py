@@ -117,18 +117,21 @@ def end(
 def _end(
     target: Target, nodes: NodeSet, lock: Lock, order: Order, sleep: Callable[[float], object]
 ) -> Ending:
-    answers = _ask(target.app, lock, order)
-    if refused := [f"worker {name}: {said['error']}" for name, said in answers if "error" in said]:
-        return Ending(f"Not ended: {'; '.join(refused)}")
-    seen: list[Busy] = []
-    for _ in range(_LOOKS):
+    answers, seen = _ask(target.app, lock, order), list[Busy]()
+    for look in range(_LOOKS):
+        if refused := [f"worker {by}: {said['error']}" for by, said in answers if "error" in said]:
+            return Ending(f"Not ended: {'; '.join(refused)}")
         views = read_views(nodes, target.key_prefix, lock.key)
         seen = [view for view in views if isinstance(view, Busy)]
         if len(seen) >= majority(len(nodes)) and all(one.holder != lock.owner for one in seen):
             follower = lock_of(lock.key, views)
             who = f"{follower.holder('another holder')} has" if follower else "nobody has"
             return Ending(f"Ended: {who} the lock now", is_ended=True)
-        sleep(_LOOK_EVERY_S)
+        if look or answers:
+            sleep(_LOOK_EVERY_S)
+        else:
+            # A worker that is ready hears nothing yet for up to 1 s: Redis drops the question.
+            answers = _ask(target.app, lock, order)
     if len(seen) < majority(len(nodes)):
         return Ending(f"Not known to have ended: {len(seen)} of {len(nodes)} nodes answered")
     if not answers:

@@ -29,6 +29,7 @@ class Workers:
     Attributes:
         asked: What they were asked.
         answers: What they answer.
+        when_asked: What happens when they have been asked; how often that was is given.
         act: What happens at each look at the nodes; how often that was is given.
         pauses: The pauses that were made.
     """
@@ -36,13 +37,16 @@ class Workers:
     def __init__(self, app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.answers: list[dict[str, Any]] = []
+        self.when_asked: Callable[[int], object] = lambda _: None
         self.act: Callable[[int], object] = lambda _: None
         self.pauses: list[float] = []
         monkeypatch.setattr(app.control, "broadcast", self._broadcast)
 
     def _broadcast(self, command: str, arguments: dict[str, Any], **_: Any) -> Any:
         self.asked.append((command, arguments))
-        return [{f"celery@{at}": said} for at, said in enumerate(self.answers)]
+        heard = [{f"celery@{at}": said} for at, said in enumerate(self.answers)]
+        self.when_asked(len(self.asked))
+        return heard
 
     def sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -76,6 +80,7 @@ def test_the_workers_are_told_the_id_of_the_owner_and_not_the_owner(
     redlock: TaskLock, workers: Workers, act: Any
 ) -> None:
     lease = redlock.acquire("k", label="task-1")
+    workers.answers = [HERE]
     lock, _ = act()
     assert workers.asked == [
         ("redlock_end", {
@@ -131,6 +136,30 @@ def test_a_run_that_goes_on_is_told_with_the_workers_answer(
         "Still runs: worker celery@1: SIGKILL is sent to its process 7; the lock has not been"
     )
     assert sum(workers.pauses) == pytest.approx(10.0)
+
+
+def test_a_worker_that_did_not_hear_it_is_asked_once_more(
+    redlock: TaskLock, workers: Workers, act: Any
+) -> None:
+    redlock.acquire("k", label="task-1")
+
+    def hear(_: int) -> None:
+        workers.answers = [HERE]
+
+    workers.when_asked = hear
+    _, became = act()
+    assert len(workers.asked) == 2
+    assert workers.asked[0] == workers.asked[1]
+    assert became.outcome.startswith("Still runs: worker celery@0: SIGKILL is sent")
+
+
+def test_nobody_is_asked_again_for_a_run_that_has_ended(
+    redlock: TaskLock, workers: Workers, act: Any
+) -> None:
+    lease = redlock.acquire("k", label="task-1")
+    workers.when_asked = lambda _: redlock.release(lease)
+    _, became = act()
+    assert (len(workers.asked), became.is_ended) == (1, True)
 
 
 @pytest.mark.parametrize("answers", [[], [NOT_HERE], [None, "x"]], ids=str)

@@ -2,6 +2,7 @@
 "use strict";
 (() => {
   const NODES = ["n1", "n2", "n3", "n4", "n5"];
+  const CLIENTS = ["A", "B", "C"];
   const stillness = matchMedia("(prefers-reduced-motion: reduce)");
 
   function element(tag, className, text, parent) {
@@ -60,7 +61,7 @@
       const nodes = element("div", "scene-row", "", this.stage);
       NODES.forEach((name) => this.card(name, nodes));
       const others = element("div", "scene-row scene-others", "", this.stage);
-      ["A", "B", "resource"].forEach((name) => this.card(name, others));
+      [...CLIENTS, "resource"].forEach((name) => this.card(name, others));
       this.dots = element("div", "scene-dots", "", this.stage);
       const controls = element("div", "scene-bar", "", root);
       this.play = element("button", "scene-play", "Play", controls);
@@ -111,7 +112,9 @@
         }
       }
       this.stretch();
-      this.cards.B.box.hidden = !this.events.some((one) => one[0] === "client" && one[2] === "B");
+      const present = new Set(this.events.map((one) => one[2]));
+      this.cards.B.box.hidden = !present.has("B");
+      for (const name of [...NODES, "C"]) this.cards[name].box.classList.toggle("scene-absent", !present.has(name));
       this.show(0);
     }
 
@@ -176,7 +179,7 @@
       const latest = {};
       for (const one of this.events) if (one[1] <= time && one[0] !== "message") latest[one[0] === "resource" ? "resource" : one[2]] = one;
       for (const name of NODES) this.showNode(this.cards[name], latest[name], time);
-      for (const name of ["A", "B"]) this.showClient(this.cards[name], latest[name]);
+      for (const name of CLIENTS) this.showClient(this.cards[name], latest[name]);
       this.showResource(latest.resource);
       this.showDots(time);
       let said = "";

@@ -51,7 +51,7 @@ const against = colour => {
 };
 const style = getComputedStyle(root);
 const found = {text: against(style.color)};
-for (const name of ['--scene-a', '--scene-b', '--scene-bad']) {
+for (const name of ['--scene-a', '--scene-b', '--scene-c', '--scene-bad']) {
   found[name] = against(style.getPropertyValue(name).trim());
 }
 return found;
@@ -76,7 +76,7 @@ def test_each_recorded_run_plays_to_its_end_offline(chromium: Any, page: str) ->
     assert any(one.startswith("node-down 2: A gets QuorumUnavailable") for one in last)
     assert any(one.startswith("frozen 0: A gets LeaseLost") for one in last)
     assert [one.split(":")[0] for one in last if one.endswith("writes refused)")] == [
-        "frozen 0", "clock 1", "ladder 1",
+        "frozen 0", "clock 1", "ladder 7", "ladder 9", "ladder 13",
     ]  # fmt: skip
     chromium.execute_script(
         "const p = document.querySelector('[data-scene]').player;"
@@ -163,7 +163,7 @@ def test_a_restarted_node_is_marked(chromium: Any, page: str) -> None:
     chromium.get(page)
     marked = chromium.execute_script(
         "const p = document.querySelector('[data-scene=ladder]').player;"
-        "p.choose(3);"
+        "p.choose(15);"
         "const seen = () => Object.entries(p.cards).filter("
         "([, card]) => card.box.classList.contains('scene-restarted')).map(([name]) => name);"
         "const before = seen();"

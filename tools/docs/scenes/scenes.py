@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from tests.integration.ladder.rungs import RUNGS
 from tests.simulation.schedule import Fault
 
 
@@ -37,6 +38,24 @@ def _restarted() -> list[Fault]:
 
 _TWO = {"begins": (0.02, 0.1)}
 _FROZEN = {"frozen": ("A", 0.4, 2.0), "begins": (0.02, 0.2)}
+_THREE = (0.02, 0.2, 0.25)
+_ONE_NODE: dict[str, Any] = {"nodes": 1}
+_LATE = {"frozen": ("A", 0.3, 0.9), "begins": _THREE, **_ONE_NODE}
+_ACCIDENTS: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
+    ("killed in between", {"killed": 0.15, "begins": (0.02, 0.3), **_ONE_NODE}, {}),
+    ("killed", {"killed": 0.4, "begins": (0.02, 0.3), **_ONE_NODE}, {}),
+    ("B's date is ahead", {"ahead": 300.0, "begins": (0.02, 0.2), **_ONE_NODE}, {}),
+    ("A is late", _LATE, {}),
+    (
+        "A is late, in one second",
+        {**_LATE, "frozen": ("A", 0.1, 0.5), "ttl": 0.4, "writes": 1},
+        {},
+    ),
+    ("a replica that lags takes over", {"faults": _down(1, at=0.3, lasts=0.1), **_TWO}, _ONE_NODE),
+    ("A freezes, and writes", _FROZEN, {}),
+    ("three nodes forget", {"faults": _restarted(), **_TWO}, {}),
+)
+"""What happens to each rung of the ladder, as a stage, and what is different for its own lock."""
 SCENES = (
     Scene(
         "acquire",
@@ -121,16 +140,13 @@ SCENES = (
     ),
     Scene(
         "ladder",
-        "A wrong lock beside ours",
-        "The same accident happens to Redlock without token and restart guard, from the "
-        "ladder, and to this lock.",
-        (
-            Variant("frozen holder: plain Redlock", {**_FROZEN, "plain": True}),
-            Variant("frozen holder: this lock", _FROZEN),
-            Variant(
-                "three nodes forget: plain Redlock", {"faults": _restarted(), **_TWO, "plain": True}
-            ),
-            Variant("three nodes forget: this lock", {"faults": _restarted(), **_TWO}),
+        "Eight wrong locks beside ours",
+        "The same accident happens to a lock of the ladder, and to this one.",
+        tuple(
+            variant
+            for rung, (accident, options, theirs) in zip(RUNGS, _ACCIDENTS, strict=True)
+            for lock, own in ((rung.name, {**theirs, "foil": rung.foil}), ("This lock", {}))
+            for variant in (Variant(f"{lock}: {accident}", {**options, **own, "claims": True}),)
         ),
     ),
 )

@@ -11,7 +11,7 @@ from typing import Any
 from celery_redlock.redlock.errors import RedlockError
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.integration.ladder.foils import KEY as FOIL_KEY
-from tests.integration.ladder.foils import PlainRedlock
+from tests.integration.ladder.foils import Foil
 from tests.simulation.campaign import without_collection
 from tests.simulation.faults import Faults
 from tests.simulation.installation import Simulated, installed
@@ -21,13 +21,15 @@ from tests.simulation.schedule import Fault
 from tests.simulation.servers import Server
 from tests.simulation.world import Crashed
 
+from . import wrong_locks
 from .recorder import KEY, RecordedWorld
 
-TTL_S = 1.0
+_TTL_S = 1.0
 _SLOWNESS_S = 0.006
 _END_S = 1004.0
 _REST_MS = 40.0
 _WRITES = 3
+_WAIT_S = 3.0
 
 
 class Resource:
@@ -50,46 +52,55 @@ class Resource:
 
 
 class Stage:
-    """Five nodes and the clients A and B.
+    """Nodes, and the clients A, B and C.
 
     Args:
         simulated: Where the ways of processes to nodes are noted.
         faults: What strikes.
         frozen: Client, when it stops, and for how long, seconds; None: nobody.
+        killed: When A is killed, seconds; None: it lives.
+        ahead: By how much B's wall clock is ahead, seconds.
         begins: When each client asks for the lock, seconds.
         writes: How often each holder writes.
-        plain: Whether the clients use Redlock without token and restart guard.
+        claims: Whether it also writes before it begins its work, so that lower tokens are refused.
+        ttl: Ttl of each lock, seconds.
+        nodes: How many nodes there are.
+        foil: The ladder's lock that the clients use; None: this package's.
     """
 
     def __init__(
         self, simulated: Simulated, faults: Sequence[Fault] = (), *,
-        frozen: tuple[str, float, float] | None = None, begins: Sequence[float] = (0.02,),
-        writes: int = _WRITES, plain: bool = False,
+        frozen: tuple[str, float, float] | None = None, killed: float | None = None,
+        ahead: float = 0.0, begins: Sequence[float] = (0.02,), writes: int = _WRITES,
+        claims: bool = False, ttl: float = _TTL_S, nodes: int = 5, foil: type[Foil] | None = None,
     ) -> None:  # fmt: skip
         self.world = world = RecordedWorld()
         self.resource = Resource()
-        self.writes = writes
-        self.servers = [Server(world, f"n{number}", 1.0, 0.0) for number in range(1, 6)]
+        self.writes, self.claims, self.ttl = writes, claims, ttl
+        self.servers = [Server(world, f"n{at}", 1.0, 0.0) for at in range(1, nodes + 1)]
         world.servers = self.servers
-        world.foil_key = FOIL_KEY if plain else ""
+        world.foil_key = FOIL_KEY if foil else ""
         self.processes: dict[str, Process] = {}
         links: list[list[Link]] = []
         chance = random.Random(7)
-        for name, after in zip("AB", begins, strict=False):
-            process = Process(world, name, 1.0, 0.0, 0.0, [], random.Random(chance.random()))
+        for name, after in zip("ABC", begins, strict=False):
+            by_s = ahead if name == "B" else 0.0
+            process = Process(world, name, 1.0, by_s, 0.0, [], random.Random(chance.random()))
             ways = [Link(one, random.Random(chance.random()), _SLOWNESS_S) for one in self.servers]
             for server, link in zip(self.servers, ways, strict=True):
                 simulated.links[process.name, server.name] = link
             links.append(ways)
             self.processes[name] = process
             simulated.process = process
-            run = self._plain(process, ways, after) if plain else self._locked(process, after)
+            run = self._wrong(foil, process, ways, after) if foil else self._locked(process, after)
             process.main = world.start(process, "main", run)
         struck = Faults(world, self.servers, links, _SLOWNESS_S, world.struck)
         for fault in faults:
             world.at(1000.0 + fault.at, struck.strike, fault)
         if frozen:
             world.at(1000.0 + frozen[1], self._freeze, frozen)
+        if killed:
+            world.at(1000.0 + killed, self._kill)
         world.look_until(_END_S)
 
     def _freeze(self, frozen: tuple[str, float, float]) -> None:
@@ -101,6 +112,10 @@ class Stage:
             self.world.record("client", name, "runs again", "")
 
         self.world.at(self.world.time + seconds - 1e-6, thaw)
+
+    def _kill(self, _: Any) -> None:
+        self.processes["A"].die()
+        self.world.record("client", "A", "is killed", "")
 
     def _locked(self, process: Process, after: float) -> Callable[[], None]:
         world, name = self.world, process.name
@@ -116,37 +131,44 @@ class Stage:
             process.sleep(after)
             world.record("client", name, "waits for the lock", "")
             try:
-                hold = redlock.lock(KEY, TTL_S, wait=3.0, label=name, on_lost=lost)
+                hold = redlock.lock(KEY, self.ttl, wait=_WAIT_S, label=name, on_lost=lost)
                 with hold as lease:
                     world.record("client", name, "holds the lock", str(lease.token))
-                    for _ in range(self.writes):
-                        process.sleep(0.25)
-                        self._write(process, lease.token)
-                    process.sleep(0.05)
+                    self._work(process, lease.token)
                 world.record("client", name, "has released the lock", "")
             except RedlockError as error:
                 world.record("client", name, f"gets {type(error).__name__}: {error}", "")
 
         return run
 
-    def _plain(self, process: Process, ways: list[Link], after: float) -> Callable[[], None]:
+    def _wrong(
+        self, foil: type[Foil], process: Process, ways: list[Link], after: float
+    ) -> Callable[[], None]:
         world, name = self.world, process.name
-        foil = Plain(process, ways)
+        client = wrong_locks.simulated(foil, process, ways)
 
         def run() -> None:
             process.sleep(after)
             world.record("client", name, "waits for the lock", "")
-            while (held := foil.acquire(TTL_S)) is None:
+            while (held := client.acquire(self.ttl)) is None:
+                if world.time - 1000.0 - after > _WAIT_S:
+                    world.record("client", name, "gives up", "")
+                    return
                 process.sleep(0.15)
             world.record("client", name, "holds the lock", "")
-            for _ in range(self.writes):
-                process.sleep(0.25)
-                self._write(process, held.token)
-            process.sleep(0.05)
-            foil.release(held)
+            self._work(process, held.token)
+            client.release(held)
             world.record("client", name, "has released the lock", "")
 
         return run
+
+    def _work(self, process: Process, token: int | None) -> None:
+        if self.claims:
+            self._write(process, token)
+        for _ in range(self.writes):
+            process.sleep(0.25)
+            self._write(process, token)
+        process.sleep(0.05)
 
     def _write(self, process: Process, token: int | None) -> None:
         world = self.world
@@ -175,59 +197,6 @@ class Stage:
 
 def _time_of(event: list[Any]) -> float:
     return float(event[1])
-
-
-class Plain(PlainRedlock):
-    """The ladder's Redlock, with nodes in virtual time."""
-
-    def __init__(self, process: Process, ways: list[Link]) -> None:
-        self._clock = process
-        self._nodes = [PlainNode(process, link) for link in ways]  # type: ignore[misc]
-
-
-class PlainNode:
-    """One simulated node, with the two commands that this lock sends."""
-
-    def __init__(self, process: Process, link: Link) -> None:
-        self._process, self._link, self._server = process, link, link.server
-
-    def set(self, key: str, value: str, *, nx: bool, px: int) -> bool:
-        """Set the key if it is not set; `px`: ms."""
-
-        def do() -> bool:
-            if nx and self._server._get(key) is not None:
-                return False
-            self._server._set(key, f"{value}:{self._process.name}", px)
-            return True
-
-        return self._ask("SET NX", do)
-
-    def eval(self, _script: str, _count: int, key: str, value: str) -> bool:
-        """Delete the key if it has this value."""
-
-        def do() -> bool:
-            is_own = self._server._get(key) == f"{value}:{self._process.name}"
-            if is_own:
-                self._server._del(key)
-            return is_own
-
-        return self._ask("compare and DEL", do)
-
-    def _ask(self, text: str, do: Callable[[], bool]) -> bool:
-        process, world, link = self._process, self._process.world, self._link
-        assert isinstance(world, RecordedWorld)
-        arrives = link.after(0.0, link.out_until, world.time)
-        sent = world.message(process.name, self._server.name, text, arrives)
-        world.wait(arrives)
-        if not self._server.is_up:
-            sent[6] = False
-            return False
-        done = do()
-        arrives = link.after(0.0, link.in_until, world.time)
-        answer = f"{text}: {'yes' if done else 'no'}"
-        world.message(self._server.name, process.name, answer, arrives)
-        world.wait(arrives)
-        return done
 
 
 def recorded(**options: Any) -> list[list[Any]]:

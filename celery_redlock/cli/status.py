@@ -25,7 +25,7 @@ _COLOURS = {"votes": "green", "guarded": "yellow"}
 @as_json
 @click.pass_context
 def status(ctx: click.Context, *, as_json: bool) -> None:
-    """Show each node: whether it votes, and what it reports.
+    """Show each node: whether it votes, and what it reports; and how many more may fail.
 
     Exits with 1 if no quorum votes.
     """
@@ -48,14 +48,14 @@ def status(ctx: click.Context, *, as_json: bool) -> None:
 
 
 def status_text(statuses: Sequence[NodeStatus], voting: int, needed: int) -> str:
-    """Return the table of the nodes, the reasons of those that don't vote, and the sum."""
+    """Return the table of the nodes, the reasons of those that don't vote, and the verdict."""
+    from celery_redlock.operate.overview import verdict_on
+
     parts = [columns(HEADER, [node_row(status) for status in statuses])]
     reasons = [f"{status.node}: {status.why}" for status in statuses if status.why]
     if reasons:
         parts.append("\n".join(reasons))
-    means = "locks can be acquired" if voting >= needed else "no lock can be acquired"
-    verb = "votes" if voting == 1 else "vote"
-    parts.append(f"{voting} of {len(statuses)} {verb}, {needed} needed: {means}.")
+    parts.append(verdict_on(voting, len(statuses), needed).text)
     return "\n\n".join(parts)
 
 

@@ -8,7 +8,7 @@ from tests.support.fakes.operated import Operated
 from tests.support.processes.ran import Run
 
 
-def test_each_node_is_a_row_and_the_last_line_is_the_sum(three: Operated, run: Run) -> None:
+def test_each_node_is_a_row_and_the_last_line_is_the_verdict(three: Operated, run: Run) -> None:
     three[1].info |= {"maxmemory": "104857600", "valkey_version": "9.1.0"}
     ran = run("status", options=["--restart-guard"])
     assert ran.output == (
@@ -21,7 +21,7 @@ def test_each_node_is_a_row_and_the_last_line_is_the_sum(three: Operated, run: R
         "127.0.0.1:7002  votes  Redis 7.0.15  master  24 h  0.0 ms      +0.0 ms  1.0 MB           "
         "   noeviction  2 of 10000\n"
         "\n"
-        "3 of 3 vote, 2 needed: locks can be acquired.\n"
+        "Locks work: 3 of 3 nodes vote, and 1 may fail.\n"
     )
     assert ran.exit_code == 0
 
@@ -31,14 +31,15 @@ def test_a_minority_that_is_down_leaves_a_quorum(three: Operated, run: Run) -> N
     ran = run("status")
     assert "127.0.0.1:7000  down " in ran.output
     assert "\n127.0.0.1:7000: Connection refused\n" in ran.output
-    assert ran.output.endswith("2 of 3 vote, 2 needed: locks can be acquired.\n")
+    verdict = "Locks work, but one more failed node stops all locks: 2 of 3 nodes vote."
+    assert ran.output.endswith(f"{verdict}\n")
     assert ran.exit_code == 0
 
 
 def test_without_a_quorum_it_fails(three: Operated, run: Run) -> None:
     three[0].is_up = three[2].is_up = False
     ran = run("status")
-    assert ran.output.endswith("1 of 3 votes, 2 needed: no lock can be acquired.\n")
+    assert ran.output.endswith("No lock can be acquired: 1 of 3 nodes votes, 2 are needed.\n")
     assert ran.exit_code == 1
     shown = run("status", "--json")
     assert (shown.json["votes"], shown.json["needed"], shown.exit_code) == (1, 2, 1)
@@ -129,7 +130,7 @@ def test_nodes_that_refuse_to_write_do_not_vote(three: Operated, run: Run) -> No
     ran = run("status")
     assert "127.0.0.1:7000  refuses " in ran.output
     assert "\n127.0.0.1:7000: refuses to write: OOM" in ran.output
-    assert ran.output.endswith("1 of 3 votes, 2 needed: no lock can be acquired.\n")
+    assert ran.output.endswith("No lock can be acquired: 1 of 3 nodes votes, 2 are needed.\n")
     assert ran.exit_code == 1
 
 

@@ -182,7 +182,7 @@ def next_call(view: LockView, options: LockOptions | None, judged: Sequence[Judg
         return _no_quorum(options, judged)
     if verdict is Verdict.CONTENDED or view.lock is None:
         return "the nodes are split between attempts: it tries again until one has a majority"
-    who = f"{view.lock.task_id or 'another holder'} holds the lock"
+    who = f"{view.lock.task_id or 'another holder'} holds the lock{_time_left(view.lock)}"
     if options is None:
         return f"{who}: it does not run; lock_on_conflict decides what becomes of it"
     if options.on_conflict is OnConflict.COALESCE and is_taken(view.pending_views, judged):
@@ -222,6 +222,11 @@ def _no_quorum(options: LockOptions | None, judged: Sequence[Judgement]) -> str:
 def _at_publish(reserved: Lock | None, options: LockOptions) -> str:
     holder = reserved.task_id if reserved else None
     verb = "holds the pending slot" if reserved and reserved.kind is Kind.PENDING else "holds it"
+    verb += _time_left(reserved) if reserved else ""
     if options.on_conflict is OnConflict.RAISE:
         return f"{holder} {verb}: delay() raises LockHeld, and publishes no message"
     return f"{holder} {verb}: delay() returns the result of that task, and publishes no message"
+
+
+def _time_left(lock: Lock) -> str:
+    return f", for another {seconds(lock.remaining)}{' unless renewed' if lock.is_run else ''}"

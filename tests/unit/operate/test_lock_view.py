@@ -52,9 +52,11 @@ def test_a_quorum_of_free_nodes_grants_the_lock(views: tuple[Busy, ...]) -> None
 def test_a_holder_with_a_majority_refuses_it(views: tuple[Busy, ...]) -> None:
     for policy in OnConflict:
         said = next_call(view(*views), options(on_conflict=policy.value))
-        assert said.startswith("task-1 holds the lock: it ")
+        assert said.startswith("task-1 holds the lock, for another 9.0 s unless renewed: it ")
         assert f'"{policy.value}"' in said
-    assert next_call(view(*views), None).startswith("task-1 holds the lock: it does not run")
+    assert next_call(view(*views), None).endswith(
+        "unless renewed: it does not run; lock_on_conflict decides what becomes of it"
+    )
 
 
 @pytest.mark.parametrize("views", [(HELD, OTHER, FREE), (HELD, DOWN, FREE)])
@@ -81,7 +83,7 @@ def test_nodes_that_refuse_to_write_name_the_holder() -> None:
     assert next_call(view(HELD, HELD, HELD), None, *full).startswith("task-1 holds the lock")
     at_publish = options(lifetime="until_executed")
     said = next_call(view(RESERVED, RESERVED, FREE), at_publish, *full)
-    assert said.startswith("task-3 holds it: delay() returns")
+    assert said.startswith("task-3 holds it, for another 9.0 s: delay() returns")
     assert next_call(view(FREE, FREE, FREE), at_publish, *full).startswith("no quorum")
 
 
@@ -89,9 +91,17 @@ def test_nodes_that_refuse_to_write_name_the_holder() -> None:
 def test_a_reserved_key_stops_the_call_at_publish(lifetime: str) -> None:
     reserved = view(RESERVED, RESERVED, RESERVED)
     said = next_call(reserved, options(lifetime=lifetime))
-    assert said.startswith("task-3 holds it: delay() returns the result of that task")
+    assert said.startswith(
+        "task-3 holds it, for another 9.0 s: delay() returns the result of that task"
+    )
     said = next_call(reserved, options(lifetime=lifetime, on_conflict="raise"))
     assert "delay() raises LockHeld" in said
+
+
+def test_a_period_is_not_renewed() -> None:
+    period = Busy(new_owner("task-1", is_period=True), 9000, 5)
+    said = next_call(view(period, period, period), options(on_conflict="skip"))
+    assert said.startswith("task-1 holds the lock, for another 9.0 s: it ends as REVOKED")
 
 
 def test_a_second_lock_for_the_queue_is_what_counts_at_publish() -> None:
@@ -99,7 +109,9 @@ def test_a_second_lock_for_the_queue_is_what_counts_at_publish() -> None:
     held = (HELD, HELD, HELD)
     assert next_call(view(*held), two).startswith("task-1 holds the lock")
     waiting = view(*held, pending=(RESERVED, RESERVED, RESERVED))
-    assert next_call(waiting, two).startswith("task-3 holds the pending slot: delay() returns")
+    assert next_call(waiting, two).startswith(
+        "task-3 holds the pending slot, for another 9.0 s: delay() returns"
+    )
 
 
 def test_a_coalesced_call_is_skipped_while_another_one_waits() -> None:

@@ -314,7 +314,7 @@ class ClaimsTicks(SharesRows, ShowsLiveness):
             logger.info("ticks left to other replicas entry=%s from=%s", entry.name, missed[0])
             return
         logger.error("ticks skipped as too old entry=%s from=%s", entry.name, missed[0])
-        self._queue.note_missed(Tick(entry, last, self._identity))
+        self._queue.note_missed(Tick(entry, last, self._identity, held_up_by="no beat"))
         for slot in missed:
             announce(Tick(entry, slot, self._identity), "missed")
 

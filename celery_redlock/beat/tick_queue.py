@@ -157,7 +157,7 @@ class TickQueue:
 
     def _process(self, tick: Tick) -> Outcome:
         if not self._is_clock_right():
-            return Outcome.BLOCKED
+            return self._hold_up("clock off")
         if self._is_too_late(tick):
             return Outcome.DONE
         claim = None
@@ -306,6 +306,12 @@ class TickQueue:
                 "tick publishing paused reason=%s entry=%s slot=%s error=%s",
                 why, tick.entry.name, tick.time, error,
             )  # fmt: skip
+        return self._hold_up(why)
+
+    def _hold_up(self, why: str) -> Outcome:
+        # Not this one alone: all the others would fail alike.
+        for tick in self._ticks:
+            tick.held_up_by = why
         return Outcome.BLOCKED
 
     def _resume(self) -> None:

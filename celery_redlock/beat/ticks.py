@@ -46,6 +46,8 @@ class Tick:
         until_next: Time from the slot to the next one of the entry, seconds; at most a day.
         grace: Largest delay with which it is published, seconds.
         kept: Time from the slot for which any replica may still look for its claim, seconds.
+        held_up_by: What has held it up: "no quorum", "no broker", "clock off" or, if no replica
+            was at work, "no beat"; "late": nothing of these.
     """
 
     entry: Any
@@ -55,6 +57,7 @@ class Tick:
     until_next: float = 0.0
     grace: float = 0.0
     kept: float = 0.0
+    held_up_by: str = "late"
 
     @property
     def key(self) -> str:
@@ -133,7 +136,7 @@ class Claims:
         return held is not None and not held.contended and held.remaining > CLAIM_S
 
     def note_missed(self, tick: Tick) -> None:
-        """Note on the nodes, for a day, that `tick` was missed.
+        """Note on the nodes, for a day, that `tick` was missed, and what has held it up.
 
         Not under the key of its claim: another replica may still publish the tick.
 
@@ -142,7 +145,7 @@ class Claims:
         """
         # Another replica may have noted it.
         with contextlib.suppress(LockHeld):
-            self.redlock.reserve(tick.key + MISSED, _NOTED_S, label=tick.task_id)
+            self.redlock.reserve(tick.key + MISSED, _NOTED_S, label=tick.held_up_by)
 
     def release(self, claim: Lease) -> None:
         """Release the claim: any replica may claim the tick.

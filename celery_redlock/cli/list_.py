@@ -27,7 +27,7 @@ _FIELDS = {
     "HOLDER": "holder", "WORKER": "worker", "KEY": "key", "ARGUMENTS": "arguments",
 }  # fmt: skip
 """Field of a lock's row by the column's name."""
-KINDS = ("held", "reserved", "pending", "claim", "missed", "done")
+KINDS = ("held", "reserved", "pending", "claim", "published", "missed", "done")
 _SHOWN = ("held", "reserved", "pending")
 _SORTED = 1000
 """Locks that are kept for sorting; more are shown as they are found."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from celery_redlock.operate.overview import Overview
 
-_KINDS = ("held", "reserved", "pending", "claim", "missed")
+_KINDS = ("held", "reserved", "pending", "claim", "published", "missed")
 _SHOWN = ("held", "reserved", "pending")
 _MOST_MISSED = 3
 _NODES = Fit(

@@ -85,6 +85,7 @@ _WHAT = {
     Kind.RESERVED: "a reservation, whose message waits",
     Kind.PENDING: "a pending slot, whose message waits",
     Kind.CLAIM: "a claim of beat",
+    Kind.PUBLISHED: "beat's mark of a published tick",
     Kind.MISSED: "a note of a missed tick",
     Kind.DONE: "a done mark",
 }

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
-from celery_redlock.beat.ticks import MISSED
+from celery_redlock.beat.ticks import CLAIM_S, MISSED
 from celery_redlock.messages.reservation import is_pending_slot_key
 from celery_redlock.redlock.lease import (
     host_of,
@@ -43,6 +43,9 @@ class Kind(str, Enum):
     RESERVED = "reserved"
     PENDING = "pending"
     CLAIM = "claim"
+    """Of a replica of beat that is about to publish a tick, or died."""
+    PUBLISHED = "published"
+    """The same, kept as the mark that the tick was published."""
     MISSED = "missed"
     DONE = "done"
 
@@ -221,8 +224,9 @@ def lock_in(
         token = token_in(floors[0])
     else:
         token = max(map(token_in, floors))
-    kind = _kind(key, is_reserved=is_reserved)
-    return Lock(key, kind, owner, votes, nodes, quorums_remaining(pttls, nodes), token)
+    remaining = quorums_remaining(pttls, nodes)
+    kind = _kind(key, remaining, is_reserved=is_reserved)
+    return Lock(key, kind, owner, votes, nodes, remaining, token)
 
 
 def owner_in(raw: bytes) -> str:
@@ -258,9 +262,11 @@ def quorums_remaining(pttls: Sequence[int], nodes: int) -> float:
     return max(0, left) / 1000
 
 
-def _kind(key: str, *, is_reserved: bool) -> Kind:
+def _kind(key: str, remaining: float, *, is_reserved: bool) -> Kind:
     if key.startswith(_CLAIM):
-        return Kind.MISSED if key.endswith(MISSED) else Kind.CLAIM
+        if key.endswith(MISSED):
+            return Kind.MISSED
+        return Kind.PUBLISHED if remaining > CLAIM_S else Kind.CLAIM
     if is_pending_slot_key(key):
         return Kind.PENDING
     return Kind.RESERVED if is_reserved else Kind.HELD

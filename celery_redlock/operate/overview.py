@@ -11,10 +11,10 @@ from enum import Enum
 from typing import NamedTuple
 
 from .listing import each_lock
-from .locks import Kind, Lock, by_age
+from .locks import Lock, by_age
 from .node_status import NodeStatus, read_statuses, votes
 from .target import Target
-from .timeline import Tick, TickState, certain, tick_of
+from .timeline import STATES, Tick, TickState, certain, tick_of
 
 
 class Level(str, Enum):
@@ -125,7 +125,7 @@ def read_overview(
         nonlocal found
         for lock in each_lock(nodes, target.key_prefix):
             counts[lock.kind.value] += 1
-            if lock.kind in (Kind.CLAIM, Kind.MISSED) and (tick := tick_of(lock)):
+            if lock.kind in STATES and (tick := tick_of(lock)):
                 ticks.append(tick)
             if is_wanted(lock):
                 found += 1

@@ -92,7 +92,7 @@ def consequence(lock: Lock, options: LockOptions | None) -> str:
     match lock.kind:
         case Kind.DONE:
             return "a copy of that message, if one is delivered again, runs the task once more"
-        case Kind.CLAIM:
+        case Kind.CLAIM | Kind.PUBLISHED:
             return "a replica of beat that looks back so far publishes the tick again"
         case Kind.MISSED:
             return "the tick is not shown as missed any more"

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from celery_redlock.beat.ticks import CLAIM_S, MISSED
+from celery_redlock.beat.ticks import MISSED
 
 from .locks import Kind, Lock
 
@@ -24,6 +24,14 @@ class TickState(str, Enum):
     MISSED = "missed"
     """It was too late, as a replica has noted."""
     PUBLISHED = "published"
+
+
+STATES = {
+    Kind.CLAIM: TickState.CLAIMED,
+    Kind.MISSED: TickState.MISSED,
+    Kind.PUBLISHED: TickState.PUBLISHED,
+}
+"""State of a tick by the kind of what beat has left on the nodes."""
 
 
 class Tick(NamedTuple):
@@ -77,9 +85,7 @@ def tick_of(claim: Lock) -> Tick | None:
         return None
     _, app, entry, slot = parts
     name = unquote(app.rpartition("@")[0])
-    state = TickState.PUBLISHED if claim.remaining > CLAIM_S else TickState.CLAIMED
-    if claim.kind is Kind.MISSED:
-        state = TickState.MISSED
+    state = STATES[claim.kind]
     tick = Tick(name, unquote(entry), slot.removesuffix(MISSED), claim.host or "-", state)
     try:
         tick.at  # noqa: B018  # is it a time?

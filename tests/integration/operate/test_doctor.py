@@ -382,7 +382,7 @@ def test_ticks_that_were_missed(new_app: NewApp, new_redlock: NewRedlock) -> Non
     for _ in range(2):  # replicas
         claims.note_missed(Tick(entry, at, identity_of(app)))
     assert examined(app)["RL302"] == [
-        ("warning", "beat entry e", "2026-01-01T00:00:00Z, the last of 1 that were noted")
+        ("warning", "beat entry e", "2026-01-01T00:00:00Z: late; the last of 1 that were noted")
     ]
 
 

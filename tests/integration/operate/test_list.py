@@ -45,9 +45,9 @@ def test_locks_of_all_kinds_are_listed(five: Servers, new_redlock: NewRedlock, r
     assert held["token"] == lease.token
     assert 0 < held["remaining"] <= 30
     assert 0 <= held["age"] < 60
-    more = listed(run(five.urls, "list", "--json", "--kind", "claim", "--kind", "done"))
+    more = listed(run(five.urls, "list", "--json", "--kind", "published", "--kind", "done"))
     assert [(lock["kind"], lock["key"], lock["task_id"]) for lock in more] == [
-        ("claim", "%beat:bank@0123:nightly:now", "task-4"),
+        ("published", "%beat:bank@0123:nightly:now", "task-4"),
         ("done", "bank.sync:41", "task-5"),
     ]
 

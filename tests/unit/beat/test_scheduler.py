@@ -22,8 +22,10 @@ from celery_redlock.beat.liveness import LivenessFile
 from celery_redlock.beat.redbeat import ClaimsRedBeatTicks
 from celery_redlock.beat.scheduler import RedlockScheduler
 from celery_redlock.beat.slots import EPOCH, Moment
+from celery_redlock.beat.ticks import MISSED
 from celery_redlock.messages.headers import placement_in
 from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.redlock.lease import task_of
 from celery_redlock.signals import tick_processed
 from tests.support.fakes.fake_clock import FakeClock
 from tests.support.fakes.fake_redlock import FakeNodes, FakeRedlock
@@ -469,6 +471,8 @@ def test_ticks_that_no_replica_published_are_missed_by_the_first(
     stall(clock, 1900, first, second)
     run(clock, 1000, first)
     assert caplog.text.count("ticks skipped as too old") == 1
+    notes = [owner for key, (owner, _) in nodes.held.items() if key.endswith(MISSED)]
+    assert list(map(task_of, notes)) == ["no beat"]
     second.due_at = clock.now()
     nodes.is_up = False  # then it can't tell
     second.scheduler._clock_check.check = lambda: Trust.RIGHT

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,8 +18,9 @@ from kombu.exceptions import OperationalError
 
 from celery_redlock.beat.slots import EPOCH, Moment
 from celery_redlock.beat.tick_queue import TickQueue, signals_deferred
-from celery_redlock.beat.ticks import Claims, Tick
+from celery_redlock.beat.ticks import MISSED, Claims, Tick
 from celery_redlock.config.settings import beat_settings_from
+from celery_redlock.redlock.lease import task_of
 from celery_redlock.signals import tick_processed
 from tests.support.fakes.fake_clock import FakeClock
 from tests.support.fakes.fake_redlock import FakeNodes, FakeRedlock
@@ -233,6 +235,54 @@ def test_a_tick_is_made_up_for_within_the_grace_and_not_later(
     assert errors(caplog) == [
         "tick missed entry=entry slot=1970-01-12T13:46:39.900000Z late_s=60.1"
     ]
+
+
+def note_of(replica: Replica, missed: Tick) -> str | None:
+    held = replica.redlock.read_holder(missed.key + MISSED)
+    return task_of(held.owner) if held else None
+
+
+def no_quorum(one: Replica, nodes: FakeNodes) -> None:
+    nodes.is_up = False
+
+
+def no_broker(one: Replica, nodes: FakeNodes) -> None:
+    one.on_publish = fail(OperationalError("refused"))
+
+
+def clock_off(one: Replica, nodes: FakeNodes) -> None:
+    one.is_clock_right = False
+
+
+def nothing_else(one: Replica, nodes: FakeNodes) -> None:
+    one.on_publish = fail(ValueError("not JSON"))
+
+
+@pytest.mark.parametrize(
+    ("befall", "why"),
+    [
+        (no_quorum, "no quorum"),
+        (no_broker, "no broker"),
+        (clock_off, "clock off"),
+        (nothing_else, "late"),
+    ],
+)
+def test_a_note_of_a_missed_tick_tells_what_has_held_it_up(
+    one: Replica,
+    nodes: FakeNodes,
+    clock: FakeClock,
+    befall: Callable[[Replica, FakeNodes], None],
+    why: str,
+) -> None:
+    """Also if another tick, which waited with it, is published before it."""
+    patient, missed = replace(tick(0, "patient"), grace=9 * GRACE), tick(1)
+    befall(one, nodes)
+    one.take(patient, missed)
+    clock.move(2 * GRACE)
+    nodes.is_up = one.is_clock_right = True
+    one.on_publish = lambda tick: None
+    one.queue.process_ready()
+    assert (one.slots(), note_of(one, missed)) == ([0], why)
 
 
 def test_a_tick_seen_in_time_may_be_taken_over_after_the_grace(

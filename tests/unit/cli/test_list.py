@@ -32,7 +32,9 @@ def all_kinds(redlock: TaskLock) -> None:
     redlock.acquire("bank.sync:42", 30, label="task-1")
     redlock.reserve("bank.report:may", 60, label="task-2")
     redlock.reserve("bank.sync:42%next", 60, label="task-3")
-    redlock.reserve("%beat:bank@0123:nightly:now", 60, label="task-4")
+    redlock.reserve("%beat:bank@0123:nightly:now", 9, label="task-4")
+    redlock.reserve("%beat:bank@0123:nightly:then", 60, label="task-6")
+    redlock.reserve("%beat:bank@0123:nightly:then:missed", 60, label="no quorum")
     redlock.mark_done("bank.sync:41", "task-5/0/abc")
 
 
@@ -41,6 +43,8 @@ ALL = {
     "reserved": ("bank.report:may", "task-2"),
     "pending": ("bank.sync:42%next", "task-3"),
     "claim": ("%beat:bank@0123:nightly:now", "task-4"),
+    "published": ("%beat:bank@0123:nightly:then", "task-6"),
+    "missed": ("%beat:bank@0123:nightly:then:missed", "no quorum"),
     "done": ("bank.sync:41", "task-5"),
 }
 

@@ -71,8 +71,8 @@ def test_claims_are_shown_only_if_asked_for(redlock: TaskLock, run: Run) -> None
     redlock.reserve("%beat:bank@0:night:2026-01-01T00:00:00Z", 120, label="id")
     redlock.acquire("bank.sync:1", 30, label="task")
     assert "%beat" not in run("top", "--count", "1").output
-    shown = run("top", "--count", "1", "--kind", "claim").output
-    assert "; locks: 1 claim\n" in shown
+    shown = run("top", "--count", "1", "--kind", "published").output
+    assert "; locks: 1 published\n" in shown
     assert "%beat:bank@0:night" in shown
     assert "bank.sync:1" not in shown
 

@@ -6,6 +6,7 @@ import fnmatch
 
 import pytest
 
+from celery_redlock.beat.ticks import CLAIM_S
 from celery_redlock.operate.locks import Kind, Lock, by_age, escaped, lock_of, task_in
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.protocol.replies import Busy, Failed
@@ -57,6 +58,7 @@ def test_of_two_owners_the_one_with_more_nodes_counts(first: int) -> None:
         ("bank.sync:1", True, Kind.RESERVED),
         ("bank.sync:1%next", True, Kind.PENDING),
         ("%beat:bank@0123:nightly:2026-01-01T00:00:00Z", True, Kind.CLAIM),
+        ("%beat:bank@0123:nightly:2026-01-01T00:00:00Z:missed", True, Kind.MISSED),
     ],
 )
 def test_the_kind_follows_from_key_and_owner(key: str, *, is_reservation: bool, kind: Kind) -> None:
@@ -65,6 +67,13 @@ def test_the_kind_follows_from_key_and_owner(key: str, *, is_reservation: bool, 
     assert lock
     assert lock.kind is kind
     assert (lock.token == 0) is is_reservation
+
+
+def test_a_claim_that_outlasts_its_publishing_is_a_mark() -> None:
+    claim = [Busy(new_owner("id", is_reservation=True), round(CLAIM_S * 1000), 0)]
+    mark = [Busy(claim[0].holder, claim[0].remaining_ms + 1, 0)]
+    kinds = [lock.kind for one in (claim, mark) if (lock := lock_of("%beat:a@0:e:s", one))]
+    assert kinds == [Kind.CLAIM, Kind.PUBLISHED]
 
 
 def lock_since(seconds: float, *, is_reservation: bool) -> Lock:

@@ -34,6 +34,8 @@ RUNNING = (
          "a copy of that message, if one is delivered again, runs the task once more"),
         (Kind.CLAIM, None,
          "a replica of beat that looks back so far publishes the tick again"),
+        (Kind.PUBLISHED, None,
+         "a replica of beat that looks back so far publishes the tick again"),
         (Kind.MISSED, None, "the tick is not shown as missed any more"),
         (Kind.PENDING, None,
          ("the waiting message still comes back and runs; until then, further messages are not "

@@ -94,7 +94,7 @@ def test_ticks_are_kept_for_an_hour_after_the_nodes_forgot_them(three: Operated)
 def test_claims_are_not_among_the_locks(three: Operated) -> None:
     three.redlock().reserve("%beat:bank@0:poll:2026-01-01T00:00:00Z", 30, label="id")
     overview = Snapshots(three.target(), 10, lambda: seconds(three)).get()
-    assert (overview.oldest, overview.found, overview.counts) == ([], 0, {"claim": 1})
+    assert (overview.oldest, overview.found, overview.counts) == ([], 0, {"published": 1})
 
 
 @pytest.mark.parametrize(("late", "state"), [(5, "claimed"), (120, "published")])

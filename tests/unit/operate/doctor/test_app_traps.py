@@ -408,13 +408,13 @@ def test_missed_ticks_are_found_by_their_notes(new_app: NewApp, three: Operated)
     redlock.reserve(f"{beat}:night:2026-01-01T04:00:00Z", 120, label="id")
     assert codes(app) == []
     for slot in ("2026-01-01T03:00:00Z", "2026-01-01T02:00:00Z"):
-        redlock.reserve(f"{beat}:night:{slot}:missed", 9, label="id")
-    redlock.reserve(f"{beat}:by%20day:2026-01-01T13:00:00Z:missed", 9, label="id")
+        redlock.reserve(f"{beat}:night:{slot}:missed", 9, label="no quorum")
+    redlock.reserve(f"{beat}:by%20day:2026-01-01T13:00:00Z:missed", 9, label="no beat")
     assert found(app) == [
         ("RL302", "warning", "beat entry by day",
-         "2026-01-01T13:00:00Z, the last of 1 that were noted"),
+         "2026-01-01T13:00:00Z: no beat; the last of 1 that were noted"),
         ("RL302", "warning", "beat entry night",
-         "2026-01-01T03:00:00Z, the last of 2 that were noted"),
+         "2026-01-01T03:00:00Z: no quorum; the last of 2 that were noted"),
     ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -13,6 +14,7 @@ from celery_redlock.operate.doctor.traps import TRAPS
 from celery_redlock.testing import find_server_binary
 from tests.support.requirements import unmet
 from tools.docs import commands, doctor_page, symptoms
+from tools.docs.markdown import blocks, codes, tables
 
 
 @pytest.mark.long
@@ -30,17 +32,58 @@ def test_the_page_shows_what_the_commands_print() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_page_of_symptoms_shows_what_the_commands_print() -> None:
     try:
         find_server_binary()
     except FileNotFoundError as error:
         unmet(str(error))
-    with symptoms.stage() as stage:
+    check_that_ten_questions_are_answered(played(symptoms.AtRedis))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_page_of_symptoms_shows_what_becomes_of_a_purge_at_rabbitmq() -> None:
+    played(symptoms.AtRabbitMQ)
+
+
+def test_the_page_of_symptoms_answers_the_questions_at_its_top() -> None:
+    recorded = (block.code for block in blocks(symptoms.PAGE) if block.language == "console")
+    check_that_ten_questions_are_answered("".join(recorded))
+
+
+def check_that_ten_questions_are_answered(shown: str) -> None:
+    """Check that each command at the top of the page has been run, and has printed its words."""
+    questions = tables(symptoms.PAGE)[0]
+    assert len(questions) == 10
+    for row in questions:
+        [command], words = codes(row["command"]), codes(row["words that decide"])
+        assert words
+        answers = [output for typed, output in typed_in(shown) if typed == command]
+        assert any(all(is_in(answer, one) for one in words) for answer in answers), (row, answers)
+
+
+def played(kind: type[symptoms.Stage]) -> str:
+    """Return what the page's blocks of a stage show now: what they show on the page."""
+    with symptoms.stage(kind) as stage:
         runs = list(symptoms.shown_and_run(stage))
     assert runs
     for block, now in runs:
         assert commands.masked(now) == commands.masked(block)
+    return "".join(now for _, now in runs)
+
+
+def typed_in(shown: str) -> Iterator[tuple[str, str]]:
+    """Yield each command, and what it has printed."""
+    for one in re.split(r"^\$ ", shown, flags=re.MULTILINE)[1:]:
+        typed, _, output = one.partition("\n")
+        yield typed, output
+
+
+def is_in(answer: str, words: str) -> bool:
+    """Return whether a line of an answer has these words; `…` stands for anything."""
+    pattern = ".*".join(r"\s+".join(map(re.escape, part.split())) for part in words.split("…"))
+    return re.search(pattern, answer) is not None
 
 
 @pytest.mark.parametrize("name", sorted(redlock.commands))

@@ -174,7 +174,7 @@ def _head(update: Update) -> list[str]:
     votes = f"{overview.votes} of {len(overview.statuses)} vote, {overview.needed} needed"
     rate = conflicts if isinstance(conflicts, str) else f"{conflicts:.1f} per second"
     missed = [
-        visible(f"{tick.entry} {tick.slot} ({seconds(overview.at - tick.at)} ago)")
+        visible(f"{tick.entry} {tick.slot} ({seconds(overview.at - tick.at)} ago: {tick.why})")
         for tick in overview.missed[:_MOST_MISSED]
     ]
     lines = [f"{clock}  {votes}; locks: {counts or 'none'}", f"conflicts: {rate}"]

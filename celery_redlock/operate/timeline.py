@@ -43,6 +43,7 @@ class Tick(NamedTuple):
         slot: Its due time, in ISO 8601.
         replica: Host of the replica.
         state: What became of it.
+        why: What held a missed one up; '': it was not missed.
     """
 
     app: str
@@ -50,6 +51,7 @@ class Tick(NamedTuple):
     slot: str
     replica: str
     state: TickState
+    why: str = ""
 
     @property
     def at(self) -> float:
@@ -59,7 +61,8 @@ class Tick(NamedTuple):
     def as_json(self) -> dict[str, object]:
         """Return the tick as plain JSON values."""
         return {
-            "app": self.app, "entry": self.entry, "slot": self.slot, "replica": self.replica
+            "app": self.app, "entry": self.entry, "slot": self.slot, "replica": self.replica,
+            "why": self.why or None,
         }  # fmt: skip
 
 
@@ -86,7 +89,8 @@ def tick_of(claim: Lock) -> Tick | None:
     _, app, entry, slot = parts
     name = unquote(app.rpartition("@")[0])
     state = STATES[claim.kind]
-    tick = Tick(name, unquote(entry), slot.removesuffix(MISSED), claim.host or "-", state)
+    why = (claim.task_id or "") if state is TickState.MISSED else ""
+    tick = Tick(name, unquote(entry), slot.removesuffix(MISSED), claim.host or "-", state, why)
     try:
         tick.at  # noqa: B018  # is it a time?
     except ValueError:

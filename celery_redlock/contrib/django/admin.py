@@ -76,7 +76,7 @@ class LockAdmin(admin.ModelAdmin):
             shows_arguments=target.shows_arguments,
             locks=[lock.row(overview.at) for lock in overview.oldest],
             missed=[
-                (tick.entry, tick.slot, seconds(overview.at - tick.at))
+                (tick.entry, tick.slot, tick.why, seconds(overview.at - tick.at))
                 for tick in overview.missed[:_MOST_MISSED]
             ],
             is_cut=len(overview.oldest) < overview.found,

@@ -230,13 +230,13 @@ def _claims_of(target: Target) -> str:
 def _of_missed(target: Target, nodes: NodeSet) -> Iterator[Finding]:
     """Yield the entries of which ticks were missed, by the notes of beat's replicas."""
     found = each_lock(nodes, target.key_prefix, _claims_of(target))
-    notes = {tick: lock for lock in found if (tick := tick_of(lock))}
-    missed = sorted(tick for tick in certain([*notes]) if tick.state is TickState.MISSED)
+    keys = {tick: lock.key for lock in found if (tick := tick_of(lock))}
+    missed = sorted(tick for tick in certain([*keys]) if tick.state is TickState.MISSED)
     for entry, those in groupby(missed, key=lambda tick: tick.entry):
         ticks = [*those]
-        note = notes[ticks[-1]]
-        what = f"{ticks[-1].slot}: {note.task_id}; the last of {len(ticks)} that were noted"
-        yield traps.MISSED.at(f"beat entry {entry}", what, key=note.key)
+        last = ticks[-1]
+        what = f"{last.slot}: {last.why}; the last of {len(ticks)} that were noted"
+        yield traps.MISSED.at(f"beat entry {entry}", what, key=keys[last])
 
 
 def _is_ours(scheduler: object) -> bool:

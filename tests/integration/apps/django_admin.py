@@ -123,10 +123,10 @@ def check() -> None:  # noqa: PLR0915  # one story
     assert "No lock matches the filter." in shown
 
     assert "Beat missed" not in shown
-    redlock.reserve("%beat:bank@0:by%20night:2026-01-01T03:00:00Z:missed", 86_400, label="id")
+    redlock.reserve("%beat:bank@0:by%20night:2026-01-01T03:00:00Z:missed", 86_400, label="no beat")
     admin.site.get_model_admin(Lock)._snapshots = None
     shown = viewer.get(ADMIN).content.decode()
-    assert re.search(r"Beat missed by night \d+ d ago: 2026-01-01T03:00:00Z", shown)
+    assert re.search(r"Beat missed by night \d+ d ago: 2026-01-01T03:00:00Z, no beat", shown)
 
     assert "Release …" not in viewer.get(ADMIN + "lock/", one).content.decode()
     assert "Release …" in operator.get(ADMIN + "lock/", one).content.decode()

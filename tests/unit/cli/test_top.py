@@ -54,16 +54,18 @@ def test_without_locks_it_says_so(run: Run) -> None:
 def test_missed_ticks_are_in_the_headline(redlock: TaskLock, run: Run) -> None:
     for hour in range(4):
         key = f"%beat:bank@0:night:2026-01-01T0{hour}:00:00Z:missed"
-        redlock.reserve(key, 86_400, label="id")
+        redlock.reserve(key, 86_400, label="no quorum")
     shown = run("top", "--count", "1").output
     assert "; locks: none\n" in shown
     assert "; locks: 4 missed\n" in run("top", "--count", "1", "--kind", "missed").output
     [line] = [line for line in shown.splitlines() if line.startswith("ticks missed")]
     assert line.startswith("ticks missed in the last day: night 2026-01-01T03:00:00Z (")
     assert line.count("night ") == 3
+    assert line.endswith(" ago: no quorum)")
     one = json.loads(run("top", "--count", "1", "--json").output)
     assert len(one["missed_ticks"]) == 4
     assert one["missed_ticks"][0]["entry"] == "night"
+    assert one["missed_ticks"][0]["why"] == "no quorum"
     assert one["missed_ticks"][0]["slot"] == "2026-01-01T03:00:00Z"
 
 

@@ -31,7 +31,8 @@ def test_a_claim_tells_entry_slot_and_replica(remaining: float, state: TickState
 
 def test_a_note_tells_that_a_tick_was_missed() -> None:
     tick = tick_of(claim(f"%beat:my%20bank@0123:close%3Aday:{SLOT}:missed", 80_000.0))
-    assert tick == Tick("my bank", "close:day", SLOT, "beat-a", TickState.MISSED)
+    assert tick == Tick("my bank", "close:day", SLOT, "beat-a", TickState.MISSED, "id")
+    assert tick.as_json()["why"] == "id"
     assert timeline_of([tick], AT, most=9).rows == {
         ("my bank", "close:day"): {"beat-a": [(100.0, tick)]}
     }

@@ -175,11 +175,11 @@ def test_claims_make_the_timeline(three: Operated, redlock: TaskLock, reader: Fl
 def test_a_missed_tick_is_red(three: Operated, redlock: TaskLock, reader: FlaskClient) -> None:
     assert "was missed" not in reader.get("/").text
     slot = "2026-01-01T00:00:00Z"
-    redlock.reserve(f"%beat:bank@0123:close%3Aday:{slot}:missed", 86_400, label="id")
+    redlock.reserve(f"%beat:bank@0123:close%3Aday:{slot}:missed", 86_400, label="no quorum")
     three.sleep(100)
     shown = without_breaks(reader.get("/").text)
     assert '<p class="banner bad"><strong>close:day</strong> was missed' in shown
-    assert f"{slot}, bank" in text_of(shown)
+    assert f"{slot}, no quorum, bank" in text_of(shown)
 
 
 def test_of_many_missed_ticks_the_last_are_shown(redlock: TaskLock, reader: FlaskClient) -> None:

@@ -17,8 +17,14 @@ from .target import target_of
 @click.option(
     "--token",
     envvar="REDLOCK_WEB_TOKEN",
-    help="Token to log in with: who has it may release locks. Better in the variable "
+    help="Token to log in with: who has it may release locks and end runs. Better in the variable "
     "REDLOCK_WEB_TOKEN: other users of a machine can read a command line.",
+)
+@click.option(
+    "--view-token",
+    envvar="REDLOCK_WEB_VIEW_TOKEN",
+    help="Another token to log in with: who has it may only look. Better in the variable "
+    "REDLOCK_WEB_VIEW_TOKEN.",
 )
 @click.option(
     "--allow-host", "hosts", multiple=True, metavar="NAME",
@@ -35,6 +41,7 @@ def web(
     host: str,
     port: int,
     token: str | None,
+    view_token: str | None,
     hosts: tuple[str, ...],
     trusted_proxy: str | None,
 ) -> None:
@@ -54,10 +61,10 @@ def web(
 
     target = target_of(ctx)
     target.nodes()  # says now if a URL is not valid
-    listener = listen(host, port, token)
+    listener = listen(host, port, [one for one in (token, view_token) if one is not None])
     incidents = Incidents(target.app) if target.app is not None else None
     cookie = f"redlock_{listener.getsockname()[1]}"
-    access = Access(token, hosts)
+    access = Access(token, hosts, view_token)
     page = new_page(target, access, incidents, cookie=cookie, command=other_command())
     if incidents is not None:
         incidents.start()

@@ -6,6 +6,7 @@ import hmac
 import ipaddress
 import secrets
 from collections.abc import Collection
+from enum import Enum
 from urllib.parse import urlsplit
 
 from flask import Flask, Response, abort, redirect, request, session, url_for
@@ -14,7 +15,9 @@ from flask.typing import ResponseReturnValue
 
 _READING = ("GET", "HEAD")
 _MOST_LOGINS = 1000
-_OPEN = ("login", "log_in", "static")
+_OPEN = ("login", "log_in", "logout", "static")
+_ASKING = ("confirm", "confirm_end")
+"""Endpoints that only read, and have the button of an action."""
 _HEADERS = {
     # Nothing inline, nothing from elsewhere, and in nobody's frame.
     "Content-Security-Policy": "default-src 'self'; object-src 'none'; base-uri 'none'; "
@@ -28,20 +31,31 @@ _HEADERS = {
 }
 
 
+class Role(Enum):
+    """What somebody who has logged in may do."""
+
+    VIEW = "view"
+    ACT = "act"
+
+
 class Access:
     """Access to the page, and the logins of this process.
 
     A cookie is one of them until somebody logs out with it.
 
     Args:
-        token: Token to log in with; None: everybody may read, and nobody may change anything.
+        token: Token of those who may act; None: nobody may change anything.
         hosts: Names under which the page is reached, besides localhost and IP addresses.
+        view_token: Token of those who may only look. Without both tokens everybody may.
     """
 
-    def __init__(self, token: str | None = None, hosts: Collection[str] = ()) -> None:
-        self.token = token
+    def __init__(
+        self, token: str | None = None, hosts: Collection[str] = (), view_token: str | None = None
+    ) -> None:
+        given = {Role.ACT: token, Role.VIEW: view_token}
+        self._tokens = {role: one for role, one in given.items() if one is not None}
         self._hosts = hosts
-        self._logins: dict[str, None] = {}
+        self._logins: dict[Role, dict[str, None]] = {role: {} for role in Role}
 
     def is_host(self, given: str) -> bool:
         """Return whether a Host header is one of this page's.
@@ -54,28 +68,47 @@ class Access:
             return False
         return name == "localhost" or name in map(str.lower, self._hosts) or _is_address(name)
 
-    def is_token(self, given: str) -> bool:
-        """Return whether a text is the token."""
-        return self.token is not None and hmac.compare_digest(
-            given.encode("utf-8", "replace"), self.token.encode()
-        )
+    @property
+    def has_tokens(self) -> bool:
+        """Whether only those who log in see anything."""
+        return bool(self._tokens)
 
-    def log_in(self) -> None:
-        """Log this session in; of many logins the oldest ends."""
+    def role_of(self, given: str) -> Role | None:
+        """Return the role of those who have this token; None: it is none of the page's."""
+        text = given.encode("utf-8", "replace")
+        known = self._tokens.items()
+        roles = [role for role, one in known if hmac.compare_digest(text, one.encode())]
+        return roles[0] if roles else None
+
+    def log_in(self, role: Role) -> None:
+        """Log this session in; of many logins of a role the oldest ends."""
         session.clear()
         session["login"] = secrets.token_urlsafe(32)
-        self._logins[session["login"]] = None
-        for old in list(self._logins)[:-_MOST_LOGINS]:
-            self._logins.pop(old, None)
+        logins = self._logins[role]
+        logins[session["login"]] = None
+        for old in list(logins)[:-_MOST_LOGINS]:
+            logins.pop(old, None)
 
     def log_out(self) -> None:
         """Log this session out, and whoever has a copy of its cookie."""
-        self._logins.pop(session.get("login", ""), None)
+        for logins in self._logins.values():
+            logins.pop(session.get("login", ""), None)
         session.clear()
 
-    def is_logged_in(self) -> bool:
-        """Return whether this session is logged in."""
-        return session.get("login") in self._logins
+    def role(self) -> Role | None:
+        """Return the role of this session; None: it is not logged in."""
+        login = session.get("login")
+        return next((role for role, logins in self._logins.items() if login in logins), None)
+
+    def may_act(self) -> bool:
+        """Return whether this session may release locks and end runs."""
+        return self.role() is Role.ACT
+
+    def to_act(self) -> str:
+        """Return what this session has to do before it may act."""
+        if Role.ACT not in self._tokens:
+            return "start this page with --token"
+        return "log in with the token of --token (REDLOCK_WEB_TOKEN)"
 
 
 def guard(app: Flask, access: Access) -> None:
@@ -85,13 +118,11 @@ def guard(app: Flask, access: Access) -> None:
     def _check() -> ResponseReturnValue | None:
         if not access.is_host(request.host):
             abort(400, f"{request.host!r} is not a name of this page; allow it with --allow-host.")
+        if (to_login := _check_role(access)) is not None:
+            return to_login
         if request.method not in _READING:
-            _check_change(access)
-        if access.token is None or request.endpoint in _OPEN or access.is_logged_in():
-            return None
-        if request.endpoint == "live":
-            abort(401, "Log in again.")
-        return redirect(url_for("login"))
+            _check_form()
+        return None
 
     @app.after_request
     def _harden(response: Response) -> Response:
@@ -116,9 +147,23 @@ def csrf() -> str:
     return str(session["csrf"])
 
 
-def _check_change(access: Access) -> None:
-    if access.token is None:
-        abort(405, "This page only shows; to release locks, start it with --token.")
+def _check_role(access: Access) -> ResponseReturnValue | None:
+    changes = request.method not in _READING
+    only_look = f"You may only look; to release locks and end runs, {access.to_act()}."
+    if changes and not access.has_tokens:
+        abort(405, only_look)
+    if request.endpoint in _OPEN:
+        return None
+    if access.has_tokens and access.role() is None:
+        if request.endpoint == "live":
+            abort(401, "Log in again.")
+        return redirect(url_for("login"))
+    if (changes or request.endpoint in _ASKING) and not access.may_act():
+        abort(403, only_look)
+    return None
+
+
+def _check_form() -> None:
     if urlsplit(request.headers.get("Origin", "")).netloc != request.host:
         abort(403, "The request comes from another site, or does not say from which.")
     if not hmac.compare_digest(csrf().encode(), request.form.get("csrf", "").encode()):

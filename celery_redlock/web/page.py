@@ -67,8 +67,7 @@ def new_page(
     )
     page.session_interface = Sessions()
     page.jinja_env.globals.update(
-        units=units, csrf=csrf, has_token=access.token is not None,
-        is_logged_in=access.is_logged_in, command=command, quoted=shlex.quote,
+        units=units, csrf=csrf, access=access, command=command, quoted=shlex.quote,
         has_app=target.app is not None, shows_arguments=target.shows_arguments,
     )  # fmt: skip
     page.jinja_env.filters.update(breakable=breakable, iso=_iso)
@@ -187,9 +186,10 @@ def _add_login(page: Flask, access: Access) -> None:
 
     @page.post("/login")
     def log_in() -> ResponseReturnValue:
-        if not access.is_token(request.form.get("token", "")):
+        role = access.role_of(request.form.get("token", ""))
+        if role is None:
             return render_template("login.html", is_wrong=True), 403
-        access.log_in()
+        access.log_in(role)
         return redirect(url_for("index"))
 
     @page.post("/logout")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Collection
 from contextlib import closing
 from typing import Any
 
@@ -20,27 +21,32 @@ _PATIENCE_S = 10
 _FROM_PROXY = {"x-forwarded-proto"}
 
 
-def listen(host: str, port: int, token: str | None) -> socket.socket:
+def listen(host: str, port: int, tokens: Collection[str]) -> socket.socket:
     """Return a socket that listens at an address.
 
     Args:
         host: Name or address of an interface.
         port: Port; 0: any that is free.
-        token: Token of the page; None: the page has none.
+        tokens: Tokens of the page, a different one for each role; empty: it has none.
 
     Raises:
-        ConfigurationError: Others than this machine could reach a page without a token, the token
-            can be guessed, or the address can't be used.
+        ConfigurationError: Others than this machine could reach a page without a token, a token
+            can be guessed, two are equal, or the address can't be used.
     """
-    if token is not None and len(token) < _SHORTEST_TOKEN:
+    for token in tokens:
+        if len(token) < _SHORTEST_TOKEN:
+            raise ConfigurationError(
+                f"a token must be at least {_SHORTEST_TOKEN} characters long, got {len(token)}; "
+                "make one: python -c 'import secrets; print(secrets.token_urlsafe())'"
+            )
+    if len({*tokens}) < len(tokens):
         raise ConfigurationError(
-            f"a token must be at least {_SHORTEST_TOKEN} characters long, got {len(token)}; "
-            "make one: python -c 'import secrets; print(secrets.token_urlsafe())'"
+            "--token and --view-token must differ: with equal ones, who may only look could act"
         )
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # Before it listens: the address itself decides, not its name.
-        if token is None and not ipaddress.ip_address(address[0]).is_loopback:
+        if not tokens and not ipaddress.ip_address(address[0]).is_loopback:
             raise ConfigurationError(
                 f"{host} can be reached from other machines: give a token with --token, or listen "
                 "at 127.0.0.1"

@@ -15,6 +15,7 @@ from flask import Flask
 from celery_redlock.operate.incidents import Incidents
 from celery_redlock.web import server
 from tests.support.processes.ran import Run
+from tests.unit.web.conftest import log_in
 
 
 @pytest.fixture
@@ -51,6 +52,37 @@ def test_a_token_from_the_environment_asks_for_a_login(
     run("web", "--port", "0", "--allow-host", "locks.example")
     client = served[0].test_client()
     assert client.get("/", headers={"Host": "locks.example"}).status_code == 302
+
+
+def test_with_only_a_view_token_nobody_may_act(
+    run: Run, served: list[Flask], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDLOCK_WEB_VIEW_TOKEN", "another-that-nobody-guesses")
+    run("web", "--host", "0.0.0.0", "--port", "0")  # noqa: S104
+    client = served[0].test_client()
+    assert client.get("/").status_code == 302
+    assert log_in(client, "another-that-nobody-guesses").status_code == 302
+    assert "read-only" in client.get("/").text
+
+
+def test_the_token_acts_and_the_view_token_looks(run: Run, served: list[Flask]) -> None:
+    tokens = {"may act": "a-token-that-nobody-guesses", "read-only": "another-that-nobody-guesses"}
+    run("web", "--port", "0", "--token", tokens["may act"], "--view-token", tokens["read-only"])
+    for role, token in tokens.items():
+        client = served[0].test_client()
+        log_in(client, token)
+        assert role in client.get("/").text
+
+
+def test_equal_tokens_are_refused_at_the_start(run: Run, served: list[Flask]) -> None:
+    token = "a-token-that-nobody-guesses"  # noqa: S105
+    ran = run("web", "--port", "0", "--token", token, "--view-token", token)
+    assert ran.exit_code == 1
+    assert ran.output == (
+        "Error: --token and --view-token must differ: with equal ones, who may only look could "
+        "act\n"
+    )
+    assert not served
 
 
 def test_with_an_app_its_events_are_received(

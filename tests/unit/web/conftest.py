@@ -19,6 +19,7 @@ from tests.support.fakes.operated import Operated
 from tests.support.processes.project import celery_to_itself
 
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105
+VIEW_TOKEN = "another-that-nobody-guesses"  # noqa: S105
 ORIGIN = {"Origin": "http://localhost"}
 
 
@@ -65,6 +66,14 @@ def operator(new_client: NewClient) -> FlaskClient:
     """Requests of somebody who has logged in."""
     client = new_client(token=TOKEN)
     assert log_in(client, TOKEN).status_code == 302
+    return client
+
+
+@pytest.fixture
+def viewer(new_client: NewClient) -> FlaskClient:
+    """Requests of somebody who has logged in with the token that only looks."""
+    client = new_client(token=TOKEN, view_token=VIEW_TOKEN)
+    assert log_in(client, VIEW_TOKEN).status_code == 302
     return client
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from flask.testing import FlaskClient
 
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.web.guard import Access
 
-from .conftest import ORIGIN, TOKEN, NewClient, csrf_in, log_in
+from .conftest import ORIGIN, TOKEN, VIEW_TOKEN, NewClient, csrf_in, log_in
 
-PAGES = ("/", "/live", "/lock?key=k", "/release?key=k")
+PAGES = ("/", "/live", "/lock?key=k", "/release?key=k", "/end?key=k")
+CHANGING = ("POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 @pytest.mark.parametrize(
@@ -41,7 +44,7 @@ def test_a_foreign_name_is_refused(reader: FlaskClient, host: str) -> None:
 
 
 @pytest.mark.parametrize("path", [*PAGES, "/login", "/logout", "/static/page.css", "/nowhere"])
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+@pytest.mark.parametrize("method", CHANGING)
 def test_without_a_token_nothing_changes_anything(
     reader: FlaskClient, path: str, method: str
 ) -> None:
@@ -50,15 +53,65 @@ def test_without_a_token_nothing_changes_anything(
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_with_a_token_nobody_else_sees_anything(new_client: NewClient, path: str) -> None:
-    response = new_client(token=TOKEN).get(path)
+@pytest.mark.parametrize("given", [{"token": TOKEN}, {"view_token": VIEW_TOKEN}], ids=str)
+def test_with_a_token_nobody_else_sees_anything(
+    new_client: NewClient, path: str, given: dict[str, str]
+) -> None:
+    response = new_client(**given).get(path)
     assert response.status_code == (401 if path == "/live" else 302)
     assert "Locks" not in response.text
 
 
+@pytest.mark.parametrize("path", ["/release", "/end", "/", "/lock", "/nowhere"])
+@pytest.mark.parametrize("method", CHANGING)
+def test_the_view_token_changes_nothing(
+    viewer: FlaskClient, redlock: TaskLock, path: str, method: str
+) -> None:
+    redlock.acquire("k", 30)
+    operator = viewer.application.test_client()
+    log_in(operator, TOKEN)
+    form = form_of(operator, "k") | {"csrf": csrf_in(viewer.get("/lock?key=k"))}
+    assert viewer.open(path, method=method, data=form, headers=ORIGIN).status_code == 403
+    assert redlock.read_holder("k")
+
+
+def test_the_view_token_sees_all_and_no_buttons(viewer: FlaskClient, redlock: TaskLock) -> None:
+    redlock.acquire("k", 30)
+    assert "read-only" in viewer.get("/").text
+    shown = viewer.get("/lock?key=k").text
+    assert "Release …" not in shown
+    assert " release k</code>" in shown
+    assert "log in with the token of --token (REDLOCK_WEB_TOKEN)" in shown
+    assert re.findall(r"<button[^>]*>([^<]+)</button>", shown) == ["Log out"]
+
+
+@pytest.mark.parametrize("path", ["/release?key=k"])
+def test_a_viewer_is_told_which_token_is_needed(
+    viewer: FlaskClient, new_client: NewClient, path: str
+) -> None:
+    only_view = new_client(view_token=VIEW_TOKEN)
+    log_in(only_view, VIEW_TOKEN)
+    for client, remedy in (
+        (viewer, "log in with the token of --token (REDLOCK_WEB_TOKEN)."),
+        (only_view, "start this page with --token."),
+    ):
+        for method in ("GET", "POST"):
+            response = client.open(path, method=method)
+            assert response.status_code == 403
+            assert f"You may only look; to release locks and end runs, {remedy}" in response.text
+
+
+def test_a_viewer_logs_in_again_to_act(viewer: FlaskClient) -> None:
+    page = viewer.get("/")
+    viewer.post("/logout", data={"csrf": csrf_in(page)}, headers=ORIGIN)
+    assert viewer.get("/").status_code == 302
+    log_in(viewer, TOKEN)
+    assert "may act" in viewer.get("/").text
+
+
 @pytest.mark.parametrize("wrong", ["", "a", TOKEN[:-1], TOKEN + "x", "ü" * 20])
 def test_a_wrong_token_does_not_log_in(new_client: NewClient, wrong: str) -> None:
-    client = new_client(token=TOKEN)
+    client = new_client(token=TOKEN, view_token=VIEW_TOKEN)
     assert log_in(client, wrong).status_code == 403
     assert client.get("/").status_code == 302
 
@@ -81,11 +134,15 @@ def test_a_copy_of_the_cookie_ends_with_the_login(
     assert operator.get("/").status_code == 302
 
 
-def test_of_many_logins_the_oldest_ends(new_client: NewClient) -> None:
-    client = new_client(token=TOKEN)
+def test_of_many_logins_the_oldest_of_the_role_ends(new_client: NewClient) -> None:
+    client = new_client(token=TOKEN, view_token=VIEW_TOKEN)
     log_in(client, TOKEN)
-    first, others = client.get_cookie("redlock"), client.application.test_client()
-    assert first
+    viewer, others = (client.application.test_client() for _ in range(2))
+    log_in(viewer, VIEW_TOKEN)
+    for _ in range(1000):
+        log_in(others, VIEW_TOKEN)
+    assert client.get("/").status_code == 200
+    assert viewer.get("/").status_code == 302
     for _ in range(1000):
         log_in(others, TOKEN)
     assert client.get("/").status_code == 302
@@ -103,7 +160,7 @@ def test_of_many_logins_the_oldest_ends(new_client: NewClient) -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("path", ["/release", "/login", "/logout"])
+@pytest.mark.parametrize("path", ["/release", "/end", "/login", "/logout"])
 def test_a_request_from_another_site_is_refused(
     operator: FlaskClient, redlock: TaskLock, path: str, origin: dict[str, str]
 ) -> None:

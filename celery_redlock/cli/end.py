@@ -87,14 +87,13 @@ def _lock_in(view: LockView) -> Lock:
     Raises:
         ClickException: No run holds it.
     """
-    from celery_redlock.operate.ending import held_by_nothing
+    from celery_redlock.operate.ending import held_by_nothing, run_in
 
-    nothing = held_by_nothing(view)
-    if nothing is None and view.lock:
-        return view.lock
+    run, nothing = run_in(view), held_by_nothing(view)
+    if not isinstance(run, str):
+        return run
     if nothing is None:
-        known = "nobody holds it" if view.is_known else f"its holder is {view.absence}"
-        raise click.ClickException(f"there is no run to end under {view.key!r}: {known}")
+        raise click.ClickException(f"there is no run to end under {view.key!r}: {run}")
     what, lock = nothing
     words = [*(["--done", lock.owner] if lock.kind.value == "done" else []), "--", lock.key]
     if not lock.key.startswith("-"):

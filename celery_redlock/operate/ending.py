@@ -11,7 +11,7 @@ from celery_redlock.redlock.lease import is_period
 from celery_redlock.redlock.protocol.quorum import majority
 from celery_redlock.redlock.protocol.replies import Busy
 
-from .lock_view import LockView
+from .lock_view import LockView, view_of
 from .locks import Kind, Lock, lock_of
 from .node_set import NodeSet
 from .operator_log import Action, recorded
@@ -25,6 +25,9 @@ CONSEQUENCE = (
     "task ends as FAILURE. Its message does not come again, and the lock is free once the run has "
     "ended"
 )
+SIGNALS = ("TERM", "KILL")
+"""Signals for a process of the prefork pool; the first is the default."""
+_LONGEST_REASON = 500
 _REPLIES_S = 2.0
 _LOOK_EVERY_S = 0.2
 _LOOKS = 50
@@ -45,13 +48,13 @@ class Order(NamedTuple):
 
     Attributes:
         author: Who does.
-        reason: Why; '': it is not said.
-        signal: Signal for a process of the prefork pool: "TERM" or "KILL".
+        reason: Why, of which the first 500 characters are told; '': it is not said.
+        signal: Signal for a process of the prefork pool, one of `SIGNALS`.
     """
 
     author: str
     reason: str = ""
-    signal: str = "TERM"
+    signal: str = SIGNALS[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,20 @@ def held_by_nothing(view: LockView) -> tuple[str, Lock] | None:
     if lock.kind is Kind.HELD and not is_period(lock.owner):
         return None
     return ("the period of a throttle" if is_period(lock.owner) else _WHAT[lock.kind]), lock
+
+
+def run_in(view: LockView) -> Lock | str:
+    """Return the lock of the run that can be ended, or why there is none, without a full stop."""
+    if nothing := held_by_nothing(view):
+        return f"it is {nothing[0]}"
+    return view.lock or ("nobody holds it" if view.is_known else f"its holder is {view.absence}")
+
+
+def run_under(target: Target, nodes: NodeSet, key: str) -> Lock | str:
+    """Return what `run_in` does, of a key; without an app no worker can be told."""
+    if target.app is None:
+        return "without an app, no worker can be told"
+    return run_in(view_of(nodes, target.key_prefix, key))
 
 
 _WHAT = {
@@ -115,6 +132,29 @@ def end(
     return became
 
 
+def end_held_by(
+    target: Target,
+    nodes: NodeSet,
+    key: str,
+    expected: str,
+    order: Order,
+    sleep: Callable[[float], object],
+) -> Ending:
+    """End the run that holds a key as `end` does, if the holder's id is still `expected`.
+
+    Raises:
+        RedlockError: As with `end`.
+    """
+    run = run_under(target, nodes, key)
+    if isinstance(run, str):
+        return Ending(f"Not ended: {run}")
+    if run.id != expected:
+        return Ending("Not ended: it has another holder by now")
+    if order.signal not in SIGNALS:
+        return Ending(f"Not ended: the signal must be one of {', '.join(SIGNALS)}")
+    return end(target, nodes, run, order, sleep)
+
+
 def _end(
     target: Target, nodes: NodeSet, lock: Lock, order: Order, sleep: Callable[[float], object]
 ) -> Ending:
@@ -143,7 +183,8 @@ def _end(
 
 def _ask(app: Any, lock: Lock, order: Order) -> list[tuple[str, dict[str, Any]]]:
     """Ask all workers to end the run; return the answers of those that run it."""
-    arguments = {"key": lock.key, "id": lock.id, **order._asdict()}
+    told = order._replace(reason=order.reason[:_LONGEST_REASON])
+    arguments = {"key": lock.key, "id": lock.id, **told._asdict()}
     try:
         with remote_control(app) as connection:
             can_ask = connection is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import secrets
 import shlex
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
-from flask import Flask, abort, redirect, render_template, request, url_for
+from flask import Flask, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from markupsafe import Markup, escape
 from werkzeug.exceptions import HTTPException
@@ -19,15 +18,14 @@ from werkzeug.exceptions import HTTPException
 from celery_redlock import units
 from celery_redlock.operate.incidents import Incidents
 from celery_redlock.operate.lock_view import look_closely
-from celery_redlock.operate.removal import operator, removal_of, remove
 from celery_redlock.operate.snapshots import SHOWN, Snapshots
 from celery_redlock.operate.target import Target
 from celery_redlock.operate.timeline import timeline_of
-from celery_redlock.redlock.errors import RedlockError, shown
+from celery_redlock.redlock.errors import RedlockError
 
+from .actions import add_end, add_release
 from .guard import Access, Sessions, csrf, guard
 
-logger = logging.getLogger(__name__)
 _MOST_LOCKS = 200
 _MOST_ENTRIES = 30
 _MOST_INCIDENTS = 20
@@ -74,6 +72,8 @@ def new_page(
     guard(page, access)
     _add_overview(page, target, incidents, now)
     _add_lock(page, target, now)
+    add_release(page, target, now)
+    add_end(page, target, now)
     _add_login(page, access)
 
     @page.errorhandler(HTTPException)
@@ -145,38 +145,6 @@ def _add_lock(page: Flask, target: Target, now: Callable[[], float]) -> None:
     def lock() -> ResponseReturnValue:
         view, then = look_closely(target, request.args.get("key", ""))
         return render_template("lock.html", view=view, next_call=then, now=now())
-
-    @page.get("/release")
-    def confirm() -> ResponseReturnValue:
-        key, label = request.args.get("key", ""), request.args.get("done")
-        with target.nodes() as nodes:
-            removal = removal_of(target, nodes, key, label)
-        if removal is None:
-            abort(404, f"There is nothing to release: no node has {label or key!r}.")
-        lock, meaning = removal
-        return render_template("release.html", lock=lock, meaning=meaning, label=label, now=now())
-
-    @page.post("/release")
-    def release() -> ResponseReturnValue:
-        key, label = request.form.get("key", ""), request.form.get("done")
-        expected = request.form.get("expect")
-        with target.nodes() as nodes:
-            removal = removal_of(target, nodes, key, label)
-            is_released = (
-                removal
-                and removal[0].id == expected
-                and remove(
-                    target,
-                    nodes,
-                    removal[0],
-                    f"the page of {operator()}",
-                    request.form.get("reason", ""),
-                )
-            )
-        if not is_released:
-            abort(409, f"{key} was not released: it has another holder by now, or none.")
-        logger.warning("lock released on the page key=%s id=%s", shown(key), expected)
-        return render_template("message.html", title="Released", text=f"{key} is released.")
 
 
 def _add_login(page: Flask, access: Access) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from celery_redlock.testing import Servers
 from tests.conftest import NewRedlock
-from tests.support.chromium import set_scheme, set_size
+from tests.support.chromium import set_scheme, set_size, too_wide
 from tests.support.eventually import eventually
 
 from .conftest import Serve
@@ -14,14 +14,6 @@ from .conftest import Serve
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105
 TAB, ENTER = "\ue004", "\ue007"
 LONG = "bank.reports.quarterly_statement_of_all_accounts:" + "tenant-9917/" * 8 + "2026-Q3"
-_TOO_WIDE = """
-const most = document.documentElement.clientWidth;
-const isSeen = one => !one.closest('.hidden-text, thead, .line') && one.getClientRects().length;
-return [...document.querySelectorAll('main, main *')].filter(isSeen)
-  .filter(one => one.getBoundingClientRect().right > most + 1)
-  .map(one => one.tagName + ' ' + one.textContent.trim().slice(0, 40))
-  .concat(document.documentElement.scrollWidth > most ? ['page'] : []);
-"""
 KEY = "bank.sync:<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'</script>"
 
 
@@ -92,7 +84,7 @@ def test_it_fits_a_phone_and_follows_the_dark_scheme(
         set_scheme(chromium, scheme)
         for path in ("", "lock?key=bank.sync:" + "long" * 40, f"lock?key={LONG}"):
             chromium.get(url + path)
-            assert chromium.execute_script(_TOO_WIDE) == [], (width, path)
+            assert too_wide(chromium) == [], (width, path)
         seen[scheme] = colours(chromium)
     assert brightness(seen["light"]["back"]) > brightness(seen["light"]["text"])
     assert brightness(seen["dark"]["back"]) < brightness(seen["dark"]["text"])

@@ -14,6 +14,15 @@ _FLAGS = (
     "--disable-background-networking", "--hide-scrollbars",
 )  # fmt: skip
 
+_TOO_WIDE = """
+const most = document.documentElement.clientWidth;
+const isSeen = one => !one.closest('.hidden-text, thead, .line') && one.getClientRects().length;
+return [...document.querySelectorAll('main, main *')].filter(isSeen)
+  .filter(one => one.getBoundingClientRect().right > most + 1)
+  .map(one => one.tagName + ' ' + one.textContent.trim().slice(0, 40))
+  .concat(document.documentElement.scrollWidth > most ? ['page'] : []);
+"""
+
 
 @contextmanager
 def start_chromium() -> Iterator[Any]:
@@ -51,3 +60,8 @@ def set_size(chromium: Any, width: int, height: int) -> None:
     """Give the window a size, in CSS pixels."""
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+def too_wide(chromium: Any) -> list[str]:
+    """Return what of a page is beyond the right edge of the window, by its first words."""
+    return list(chromium.execute_script(_TOO_WIDE))

@@ -5,14 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import click
 import pytest
 from celery import Celery
 
-from celery_redlock.operate.ending import Ending, Order, end, held_by_nothing
+from celery_redlock.cli.end import end as command
+from celery_redlock.operate.ending import (
+    SIGNALS,
+    Ending,
+    Order,
+    end,
+    end_held_by,
+    held_by_nothing,
+    run_under,
+)
 from celery_redlock.operate.lock_view import view_of
 from celery_redlock.operate.locks import Lock
 from celery_redlock.redlock.errors import RedlockError
+from celery_redlock.redlock.lease import owner_id
 from celery_redlock.redlock.task_lock import TaskLock
+from celery_redlock.worker import ending as of_workers
 from tests.support.fakes.operated import Operated
 
 ORDER = Order("alice@ops", "stuck", "KILL")
@@ -88,6 +100,20 @@ def test_the_workers_are_told_the_id_of_the_owner_and_not_the_owner(
         })
     ]  # fmt: skip
     assert lease.owner not in str(workers.asked)
+
+
+def test_a_long_reason_is_cut(
+    three: Operated, app: Celery, redlock: TaskLock, workers: Workers
+) -> None:
+    lease = redlock.acquire("k", label="task-1")
+    workers.act = lambda _: redlock.release(lease)
+    target = three.target(app=app)
+    with target.nodes() as nodes:
+        run = run_under(target, nodes, "k")
+        assert isinstance(run, Lock)
+        end(target, nodes, run, Order("alice@ops", "x" * 501), workers.sleep)
+    [(_, arguments)] = workers.asked
+    assert arguments["reason"] == "x" * 500
 
 
 @pytest.mark.parametrize("follower", [None, "task-2"])
@@ -222,6 +248,64 @@ def test_a_broker_that_is_down_is_an_error_without_its_password(
     monkeypatch.setattr(app.control, "broadcast", fail)
     with pytest.raises(RedlockError, match=r"^the workers could not be asked: OSError$"):
         act()
+
+
+# ---- as it was shown
+
+
+@pytest.fixture
+def act_on(three: Operated, app: Celery, workers: Workers) -> Callable[..., Ending]:
+    """End the run that holds `k`, if it is the one with this id: `act_on(id, signal=…)`."""
+
+    def act_on(expected: str, signal: str = "TERM", app: Celery | None = app) -> Ending:
+        target, order = three.target(app=app), Order("alice@ops", "", signal)
+        with target.nodes() as nodes:
+            return end_held_by(target, nodes, "k", expected, order, workers.sleep)
+
+    return act_on
+
+
+def test_the_run_that_was_shown_is_ended(
+    redlock: TaskLock, workers: Workers, act_on: Callable[..., Ending]
+) -> None:
+    lease = redlock.acquire("k", label="task-1")
+    workers.answers = [HERE]
+    workers.act = lambda _: redlock.release(lease)
+    assert act_on(owner_id(lease.owner)).is_ended
+    assert [arguments["signal"] for _, arguments in workers.asked] == ["TERM"]
+
+
+def test_what_was_not_shown_is_not_ended(
+    redlock: TaskLock, workers: Workers, act_on: Callable[..., Ending]
+) -> None:
+    assert act_on("0" * 12) == Ending("Not ended: nobody holds it")
+    held = owner_id(redlock.acquire("k", label="task-1").owner)
+    assert act_on("0" * 12) == Ending("Not ended: it has another holder by now")
+    assert act_on("") == Ending("Not ended: it has another holder by now")
+    assert act_on(held, app=None) == Ending("Not ended: without an app, no worker can be told")
+    assert act_on(held, signal="HUP") == Ending("Not ended: the signal must be one of TERM, KILL")
+    assert workers.asked == []
+
+
+def test_the_signals_are_those_of_workers_and_of_the_command() -> None:
+    assert of_workers.SIGNALS == SIGNALS
+    [option] = [one for one in command.params if one.name == "signal"]
+    assert isinstance(option.type, click.Choice)
+    assert (tuple(option.type.choices), option.default) == (SIGNALS, SIGNALS[0])
+
+
+def test_a_run_is_found_under_its_key(three: Operated, app: Celery, redlock: TaskLock) -> None:
+    target = three.target(app=app)
+    with target.nodes() as nodes:
+        assert run_under(target, nodes, "k") == "nobody holds it"
+        lease = redlock.acquire("k", label="task-1")
+        run = run_under(target, nodes, "k")
+        assert isinstance(run, Lock)
+        assert run.owner == lease.owner
+        assert isinstance(run_under(three.target(), nodes, "k"), str)
+        redlock.release(lease)
+        three[0].is_up = three[1].is_up = False
+        assert run_under(target, nodes, "k") == "its holder is unknown (1 of 3 answered)"
 
 
 # ---- what no run holds

@@ -85,7 +85,7 @@ def test_the_view_token_sees_all_and_no_buttons(viewer: FlaskClient, redlock: Ta
     assert re.findall(r"<button[^>]*>([^<]+)</button>", shown) == ["Log out"]
 
 
-@pytest.mark.parametrize("path", ["/release?key=k"])
+@pytest.mark.parametrize("path", ["/release?key=k", "/end?key=k"])
 def test_a_viewer_is_told_which_token_is_needed(
     viewer: FlaskClient, new_client: NewClient, path: str
 ) -> None:

@@ -15,7 +15,7 @@ from celery_redlock.operate.incidents import Incidents
 from celery_redlock.operate.operator_log import read_log
 from celery_redlock.redlock.lease import Lease
 from celery_redlock.redlock.task_lock import TaskLock
-from celery_redlock.web import page
+from celery_redlock.web import actions, page
 from tests.support.fakes.operated import Operated
 from tests.support.fakes.told import Told, active
 
@@ -257,7 +257,7 @@ def test_a_lock_is_released_after_a_confirmation(redlock: TaskLock, operator: Fl
 def test_a_release_on_the_page_is_recorded_with_its_reason(
     three: Operated, redlock: TaskLock, operator: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page, "operator", lambda: "alice@ops")
+    monkeypatch.setattr(actions, "operator", lambda: "alice@ops")
     redlock.acquire("k", 30, label="task-1")
     assert 'name="reason"' in operator.get("/release?key=k").text
     form = form_of(operator, "k") | {"reason": "it hangs"}

@@ -1,0 +1,212 @@
+"""The end of a run on the page."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+import pytest
+from celery import Celery
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from celery_redlock.operate import ending
+from celery_redlock.operate.ending import Ending, Order
+from celery_redlock.operate.locks import Lock
+from celery_redlock.redlock.errors import RedlockError
+from celery_redlock.redlock.task_lock import TaskLock
+from celery_redlock.web import actions
+from tests.support.fakes.told import Told, active
+
+from .conftest import ORIGIN, TOKEN, VIEW_TOKEN, NewClient, log_in
+from .test_page import text_of
+
+ENDED = Ending("Ended: nobody has the lock now", is_ended=True)
+
+
+@pytest.fixture
+def bank(monkeypatch: pytest.MonkeyPatch) -> Celery:
+    """An app whose worker runs `task-1`."""
+    app = Celery("bank", broker="memory://", set_as_current=False)
+    Told(app, monkeypatch, {"celery@vm": [active("task-1")]})
+    return app
+
+
+@pytest.fixture
+def operator(new_client: NewClient, bank: Celery) -> FlaskClient:
+    """Requests of somebody who may act, to a page with an app."""
+    client = new_client(app=bank, token=TOKEN, view_token=VIEW_TOKEN)
+    log_in(client, TOKEN)
+    return client
+
+
+@pytest.fixture
+def viewer(operator: FlaskClient) -> FlaskClient:
+    """Requests of somebody who may only look, to the same page."""
+    client = operator.application.test_client()
+    log_in(client, VIEW_TOKEN)
+    return client
+
+
+class Endings:
+    """Runs that were to be ended, and what becomes of each."""
+
+    def __init__(self) -> None:
+        self.orders: list[tuple[str, Order]] = []
+        self.becomes: Ending | RedlockError = ENDED
+
+    def end(self, _target: Any, _nodes: Any, lock: Lock, order: Order, _sleep: Any) -> Ending:
+        self.orders.append((lock.id, order))
+        if isinstance(self.becomes, RedlockError):
+            raise self.becomes
+        return self.becomes
+
+
+@pytest.fixture
+def endings(monkeypatch: pytest.MonkeyPatch) -> Endings:
+    endings = Endings()
+    monkeypatch.setattr(ending, "end", endings.end)
+    monkeypatch.setattr(actions, "operator", lambda: "alice@ops")
+    return endings
+
+
+def form_in(page: TestResponse) -> dict[str, str]:
+    """Return what the form of a confirmation sends as it is shown."""
+    form = page.text.split("<main ")[1]
+    hidden = re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form)
+    return {name: html.unescape(value) for name, value in hidden}
+
+
+def form_of(client: FlaskClient) -> dict[str, str]:
+    """Return what the form of the end of the run that holds `k` sends."""
+    return form_in(client.get("/end?key=k"))
+
+
+def test_a_run_is_ended_after_a_confirmation(
+    redlock: TaskLock, operator: FlaskClient, endings: Endings
+) -> None:
+    redlock.acquire("k", 30, label="task-1")
+    [link] = re.findall(r'href="(/end\?[^"]+)"', operator.get("/lock?key=k").text)
+    shown = operator.get(html.unescape(link)).text
+    assert "Consequence: its run is ended where it runs." in text_of(shown)
+    assert re.findall(r"<option>(\w+)</option>", shown) == ["TERM", "KILL"]
+    assert endings.orders == []
+    form = form_of(operator) | {"reason": "it hangs", "signal": "KILL"}
+    response = operator.post("/end", data=form, headers=ORIGIN)
+    assert response.status_code == 200
+    assert "Ended: nobody has the lock now." in text_of(response.text)
+    order = Order("the page of alice@ops", "it hangs", "KILL")
+    assert endings.orders == [(form["expect"], order)]
+
+
+def test_without_a_choice_the_signal_is_term_and_no_reason_is_said(
+    redlock: TaskLock, operator: FlaskClient, endings: Endings
+) -> None:
+    redlock.acquire("k", 30, label="task-1")
+    operator.post("/end", data=form_of(operator), headers=ORIGIN)
+    [(_, order)] = endings.orders
+    assert order == Order("the page of alice@ops", "", "TERM")
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        "Not ended: worker celery@vm: it runs in the body of another task, t-9: end that",
+        "Not known to have ended: 1 of 3 nodes answered",
+        "Still runs: no worker has answered that it runs it. <b>",
+    ],
+)
+def test_a_run_that_goes_on_is_told_in_the_words_of_the_command(
+    redlock: TaskLock, operator: FlaskClient, endings: Endings, outcome: str
+) -> None:
+    redlock.acquire("k", 30, label="task-1")
+    endings.becomes = Ending(outcome)
+    response = operator.post("/end", data=form_of(operator), headers=ORIGIN)
+    assert response.status_code == 409
+    assert f"{outcome}." in text_of(response.text)
+    assert "<b>" not in response.text
+
+
+def test_workers_that_can_not_be_asked_are_an_error(
+    redlock: TaskLock, operator: FlaskClient, endings: Endings
+) -> None:
+    redlock.acquire("k", 30, label="task-1")
+    endings.becomes = RedlockError("the broker has no remote control")
+    response = operator.post("/end", data=form_of(operator), headers=ORIGIN)
+    assert response.status_code == 503
+    assert "the broker has no remote control" in response.text
+
+
+def test_the_run_of_another_holder_is_not_ended(
+    redlock: TaskLock, operator: FlaskClient, endings: Endings
+) -> None:
+    lease = redlock.acquire("k", 30, label="task-1")
+    form = form_of(operator)
+    redlock.release(lease)
+    response = operator.post("/end", data=form, headers=ORIGIN)
+    assert response.status_code == 409
+    assert "Not ended: nobody holds it." in text_of(response.text)
+    redlock.acquire("k", 30, label="task-1")
+    for expected in (form, {name: form[name] for name in ("csrf", "key")}):
+        response = operator.post("/end", data=expected, headers=ORIGIN)
+        assert response.status_code == 409
+        assert "Not ended: it has another holder by now." in text_of(response.text)
+    assert endings.orders == []
+
+
+@pytest.mark.parametrize("signal", ["", "HUP", "term"])
+def test_an_unknown_signal_is_refused(
+    redlock: TaskLock, operator: FlaskClient, endings: Endings, signal: str
+) -> None:
+    redlock.acquire("k", 30, label="task-1")
+    form = form_of(operator) | {"signal": signal}
+    response = operator.post("/end", data=form, headers=ORIGIN)
+    assert response.status_code == 409
+    assert "Not ended: the signal must be one of TERM, KILL." in text_of(response.text)
+    assert endings.orders == []
+
+
+@pytest.mark.parametrize(
+    ("key", "is_period", "why"),
+    [
+        ("k", False, "it is a reservation, whose message waits"),
+        ("k", True, "it is the period of a throttle"),
+        ("free", False, "nobody holds it"),
+    ],
+)
+def test_where_no_run_holds_it_there_is_nothing_to_end(
+    redlock: TaskLock, operator: FlaskClient, key: str, is_period: bool, why: str
+) -> None:
+    redlock.reserve("k", 60, label="task-1", is_period=is_period)
+    assert "End the run" not in operator.get(f"/lock?key={key}").text
+    response = operator.get(f"/end?key={key}")
+    assert response.status_code == 404
+    assert f"There is no run to end under '{key}': {why}." in html.unescape(response.text)
+
+
+def test_without_an_app_no_run_can_be_ended(redlock: TaskLock, new_client: NewClient) -> None:
+    redlock.acquire("k", 30, label="task-1")
+    client = new_client(token=TOKEN)
+    log_in(client, TOKEN)
+    shown = client.get("/lock?key=k").text
+    assert "Release …" in shown
+    assert "End the run" not in shown
+    response = client.get("/end?key=k")
+    assert response.status_code == 404
+    assert "without an app, no worker can be told" in response.text
+    form = form_in(client.get("/release?key=k"))
+    response = client.post("/end", data=form, headers=ORIGIN)
+    assert response.status_code == 409
+    assert "Not ended: without an app, no worker can be told." in text_of(response.text)
+
+
+def test_a_viewer_has_no_button_to_end_and_sees_the_command(
+    redlock: TaskLock, viewer: FlaskClient, endings: Endings
+) -> None:
+    redlock.acquire("k", 30, label="task-1")
+    shown = viewer.get("/lock?key=k").text
+    assert "End the run" not in shown
+    assert "<code>celery -A proj redlock end k</code>" in shown
+    assert viewer.post("/end", data={"key": "k"}, headers=ORIGIN).status_code == 403
+    assert endings.orders == []

@@ -1,4 +1,4 @@
-"""Nodes and locks in the admin, with a release that asks first."""
+"""Nodes and locks in the admin, with a release and an end of runs that ask first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.views.decorators.http import require_safe
 
+from celery_redlock.operate.ending import CONSEQUENCE, SIGNALS, Order, end_held_by, run_under
 from celery_redlock.operate.lock_view import look_closely
+from celery_redlock.operate.node_set import NodeSet
 from celery_redlock.operate.overview import Level
 from celery_redlock.operate.removal import operator, removal_of, remove
 from celery_redlock.operate.snapshots import SHOWN, Snapshots
@@ -31,12 +33,12 @@ _MOST_LOCKS = 200
 _MOST_MISSED = 10
 _FOLDER = "admin/celery_redlock"
 _CLASSES = {Level.GOOD: "success", Level.NARROW: "warning", Level.BAD: "error"}
-_RELEASE = "celery_redlock.release_lock"
+_RELEASE, _END = "celery_redlock.release_lock", "celery_redlock.end_run"
 
 
 @admin.register(Lock)
 class LockAdmin(admin.ModelAdmin):
-    """Pages of the locks: a list, one lock, and the confirmation of its release."""
+    """Pages of the locks: a list, one lock, and the confirmations of a release and of an end."""
 
     _snapshots: Snapshots | None = None
 
@@ -60,6 +62,7 @@ class LockAdmin(admin.ModelAdmin):
             path("", view(require_safe(self.list_view)), name=f"{name}_changelist"),
             path("lock/", view(require_safe(self.lock_view)), name=name),
             path("release/", view(self.release_view), name=f"{name}_release"),
+            path("end/", view(self.end_view), name=f"{name}_end"),
         ]
 
     def list_view(self, request: HttpRequest) -> HttpResponse:
@@ -90,11 +93,14 @@ class LockAdmin(admin.ModelAdmin):
         key, now = request.GET.get("key", ""), time.time()
         target = _target()
         view, then = look_closely(target, key)
-        here = [one for one in (view.lock, view.pending, *view.marks) if one]
+        held = view.lock
+        here = [one for one in (held, view.pending, *view.marks) if one]
+        may_end = held and held.is_run and request.user.has_perm(_END)
         return self._shown(
             request, "lock", key, view=view, next_call=then,
             here=[(lock, lock.row(now)) for lock in here], shows_arguments=target.shows_arguments,
             may_release=request.user.has_perm(_RELEASE),
+            run=held if may_end else None,
         )  # fmt: skip
 
     def release_view(self, request: HttpRequest) -> HttpResponse:
@@ -127,10 +133,45 @@ class LockAdmin(admin.ModelAdmin):
                     "lock released in the admin key=%s id=%s user=%s",
                     shown(key), given["expect"], request.user.pk,
                 )  # fmt: skip
-                messages.success(request, f"{key} is released.")
+                messages.success(request, f"{key!r} is released.")
             else:
-                messages.error(request, f"{key} is not released: it has another holder, or none.")
+                messages.error(request, f"{key!r} is not released: it has another holder, or none.")
         return HttpResponseRedirect(reverse("admin:celery_redlock_lock_changelist"))
+
+    def end_view(self, request: HttpRequest) -> HttpResponse:
+        """Ask whether to end the run that holds a lock; end it on POST."""
+        self._check(request)
+        if not request.user.has_perm(_END):
+            raise PermissionDenied
+        given = request.POST if request.method == "POST" else request.GET
+        key, target = given.get("key", ""), _target()
+        with target.nodes() as nodes:
+            if request.method == "POST":
+                self._end(request, target, nodes, key)
+            elif isinstance(run := run_under(target, nodes, key), str):
+                messages.error(request, f"There is no run to end under {key!r}: {run}.")
+            else:
+                return self._shown(
+                    request, "end", f"End the run that holds {key}?", meaning=CONSEQUENCE,
+                    signals=SIGNALS, lock=run, row=run.row(time.time()),
+                )  # fmt: skip
+        return HttpResponseRedirect(reverse("admin:celery_redlock_lock_changelist"))
+
+    def _end(self, request: HttpRequest, target: Target, nodes: NodeSet, key: str) -> None:
+        form = request.POST
+        expected, signal = form.get("expect", ""), form.get("signal", SIGNALS[0])
+        order = Order(_author(request), form.get("reason", ""), signal)
+        try:
+            became = end_held_by(target, nodes, key, expected, order, time.sleep)
+        except RedlockError as error:
+            messages.error(request, str(error))
+            return
+        logger.warning(
+            "run ordered to end in the admin key=%s id=%s user=%s outcome=%s",
+            shown(key), shown(expected), request.user.pk, shown(became.outcome),
+        )  # fmt: skip
+        tell = messages.success if became.is_ended else messages.error
+        tell(request, f"{key!r}: {became.outcome}.")
 
     def _admin_view(self, view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
         """Return a view for the staff that shows an unusable setting, for instance, as text."""

@@ -11,12 +11,15 @@ class Lock(models.Model):
     key = models.CharField(primary_key=True, max_length=1000)
 
     class Meta:
-        """Without a table; its permissions are `view_lock` and `release_lock`."""
+        """Without a table; its permissions are `view_lock`, `release_lock` and `end_run`."""
 
         app_label = "celery_redlock"
         managed = False
         default_permissions = ("view",)
-        permissions = (("release_lock", "Can release lock"),)
+        permissions = (
+            ("release_lock", "Can release lock"),
+            ("end_run", "Can end the run that holds a lock"),
+        )
 
     def __str__(self) -> str:
         return str(self.key)

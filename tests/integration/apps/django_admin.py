@@ -156,6 +156,7 @@ def check() -> None:  # noqa: PLR0915  # one story
     assert redlock.read_holder(KEY) is None
     assert viewer.post(ADMIN).status_code in (403, 405)
 
+    check_the_end_of_a_run(client_of("view_lock", "end_run"), operator, one)
     check_without_a_quorum(viewer, one)
 
     admin.site.get_model_admin(Lock)._snapshots = None
@@ -165,6 +166,43 @@ def check() -> None:  # noqa: PLR0915  # one story
         assert shown.status_code == 200, page
         assert "not a number" in shown.content.decode(), page
     assert "not a number" in operator.post(ADMIN + "release/", form, follow=True).content.decode()
+
+
+def check_the_end_of_a_run(ender: Any, operator: Any, one: dict[str, str]) -> None:
+    """Check who may end a run, and what is said of it; no worker is there to end it."""
+    redlock, page = redlock_of(app), ADMIN + "end/"
+    told = ender.get(page, one, follow=True).content.decode()
+    assert "nobody holds it" in told
+    lease = redlock.acquire(KEY, 60, label="task-3")
+    assert "End the run" not in operator.get(ADMIN + "lock/", one).content.decode()
+    assert "Release …" not in ender.get(ADMIN + "lock/", one).content.decode()
+    assert "End the run …" in ender.get(ADMIN + "lock/", one).content.decode()
+    for response in (operator.get(page, one), operator.post(page, one)):
+        assert response.status_code == 403
+    confirmation = ender.get(page, one)
+    assert "its run is ended where it runs" in confirmation.content.decode()
+    form = form_in(confirmation) | {"reason": "it hangs", "signal": "KILL"}
+    assert ender.post(page, {name: form[name] for name in ("key", "expect")}).status_code == 403
+
+    asked: list[dict[str, str]] = []
+
+    def end(command: str, arguments: dict[str, str], **_: object) -> list[Any]:
+        if command != "redlock_end":  # who holds what
+            return []
+        asked.append(arguments)
+        redlock.release(lease)
+        return [{"celery@vm": {"ok": "SIGKILL is sent to its process 7", "runs_here": True}}]
+
+    app.control.broadcast = end  # type: ignore[assignment, method-assign]
+    told = ender.post(page, form | {"signal": "HUP"}, follow=True).content.decode()
+    assert "the signal must be one of TERM, KILL" in told
+    told = ender.post(page, form, follow=True).content.decode()
+    # As it is: Django makes the first letter of a message a capital.
+    assert f"{KEY!r}: Ended: nobody has the lock now." in unescape(told)
+    assert [(one["signal"], one["reason"]) for one in asked] == [("KILL", "it hangs")]
+    told = ender.post(page, form, follow=True).content.decode()
+    assert "Not ended: nobody holds it." in told
+    redlock.release(redlock.acquire(KEY, 60, label="task-4"))
 
 
 def check_without_a_quorum(viewer: Any, one: dict[str, str]) -> None:

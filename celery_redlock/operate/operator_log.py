@@ -127,16 +127,19 @@ def _refusal(replies: Replies) -> str | None:
     return next((str(one) for one in replies if isinstance(one, ErrorReply)), None)
 
 
-def read_log(target: Target, nodes: NodeSet) -> tuple[list[Action], dict[str, str]]:
+def read_log(
+    target: Target, nodes: NodeSet, most: int = MOST
+) -> tuple[list[Action], dict[str, str]]:
     """Return the actions that any node has, the latest last, and why nodes were left out.
 
     Args:
         target: The nodes.
         nodes: Connections to them.
+        most: Most actions, the latest.
     """
     found, errors = {}, {}
     key = log_key(target.key_prefix)
-    commands = [("LRANGE", key, start, start + _PAGE - 1) for start in range(0, MOST, _PAGE)]
+    commands = [("LRANGE", key, start, start + _PAGE - 1) for start in range(0, most, _PAGE)]
     for name, replies in zip(nodes.names, nodes.ask(commands), strict=True):
         if (why := _refusal(replies)) is not None:
             errors[name] = why
@@ -145,7 +148,7 @@ def read_log(target: Target, nodes: NodeSet) -> tuple[list[Action], dict[str, st
         for action in map(_action_in, itertools.chain.from_iterable(pages)):
             if action and action.at > time.time() - KEPT_S:
                 found[action.id] = action
-    return sorted(found.values(), key=lambda one: (one.at, one.id)), errors
+    return sorted(found.values(), key=lambda one: (one.at, one.id))[-most:], errors
 
 
 def _action_in(raw: object) -> Action | None:

@@ -6,13 +6,14 @@ import heapq
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
 from .listing import each_lock
 from .locks import Lock, by_age
 from .node_status import NodeStatus, read_statuses, votes
+from .operator_log import Action, read_log
 from .target import Target
 from .timeline import STATES, Tick, TickState, certain, tick_of
 
@@ -71,6 +72,8 @@ class Overview:
             keep that, or `Snapshots` does.
         missed: Ticks that were missed in the last day, the latest first.
         at: When it was read, seconds since the epoch.
+        actions: Actions of operators that were asked for, the latest first.
+        unread: Reason of each node whose log of them could not be read.
         searched: Number of locks, those held longest, among which filters search; None: all.
         problem: Reason why the workers of the locks are unknown; None: they were not asked for, or
             are known.
@@ -84,6 +87,8 @@ class Overview:
     ticks: Sequence[Tick]
     missed: Sequence[Tick]
     at: float
+    actions: Sequence[Action] = ()
+    unread: Mapping[str, str] = field(default_factory=dict)
     searched: int | None = None
     problem: str | None = None
 
@@ -96,6 +101,11 @@ class Overview:
     def verdict(self) -> Verdict:
         """Whether locks work."""
         return verdict_on(self.votes, len(self.statuses), self.needed)
+
+    @property
+    def knows_actions(self) -> bool:
+        """Whether a quorum of the nodes has told the actions of operators."""
+        return len(self.statuses) - len(self.unread) >= self.needed
 
     def as_json(self) -> dict[str, object]:
         """Return the overview as plain JSON values; times are in seconds."""
@@ -115,8 +125,17 @@ def read_overview(
     most: int,
     is_wanted: Callable[[Lock], object] = id,
     now: Callable[[], float] = time.time,
+    most_actions: int = 0,
 ) -> Overview:
-    """Return an overview with at most `most` of the locks that are wanted; by default all are."""
+    """Return an overview.
+
+    Args:
+        target: The nodes.
+        most: Most locks, those held longest.
+        is_wanted: Returns whether a lock is wanted; by default all are.
+        now: Time, seconds since the epoch.
+        most_actions: Most actions of operators, the latest; 0: none are read.
+    """
     counts: Counter[str] = Counter()
     ticks: list[Tick] = []
     found = 0
@@ -134,8 +153,11 @@ def read_overview(
     # New connections each time: a node that failed may be back.
     with target.nodes() as nodes:
         statuses = read_statuses(target, nodes)
+        actions, unread = read_log(target, nodes, most_actions) if most_actions else ([], {})
         oldest = heapq.nsmallest(most, wanted(), key=by_age)
     ticks = certain(ticks)
     missed = [tick for tick in ticks if tick.state is TickState.MISSED]
     missed.sort(key=lambda tick: -tick.at)
-    return Overview(statuses, target.quorum, counts, oldest, found, ticks, missed, now())
+    return Overview(
+        statuses, target.quorum, counts, oldest, found, ticks, missed, now(), actions[::-1], unread
+    )

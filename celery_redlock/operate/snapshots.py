@@ -23,6 +23,7 @@ _KEPT = 50_000
 _MINUTE_S = 60.0
 _TICKS_FOR_S = 3600.0
 _MOST_TICKS = 5000
+_MOST_ACTIONS = 20
 
 
 class Snapshots:
@@ -55,7 +56,8 @@ class Snapshots:
     def get(self, text: str = "", kind: str = "") -> Overview:
         """Return an overview, at most a second or five times its own duration old.
 
-        With the ticks of the last hour that were seen since the first one.
+        With the ticks of the last hour that were seen since the first one, and the latest actions
+        of operators.
 
         The nodes are read once for all filters. While another viewer waits for a new one, the
         one before is returned at once.
@@ -84,7 +86,7 @@ class Snapshots:
         if whole and whole.at <= began < self._until:
             return whole
         overview = read_overview(
-            self._target, self._kept, lambda lock: lock.kind in SHOWN, self._now
+            self._target, self._kept, lambda lock: lock.kind in SHOWN, self._now, _MOST_ACTIONS
         )
         self._keep(overview)
         searched = self._kept if overview.found > self._kept else None

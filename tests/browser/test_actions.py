@@ -1,10 +1,12 @@
-"""The actions of operators in a real browser: a run that is ended."""
+"""The actions of operators in a real browser: a run that is ended, and what was done."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from celery_redlock.config.app_lock import redlock_of
+from celery_redlock.operate.operator_log import Action, recorded
+from celery_redlock.operate.target import target_of_app
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.chromium import set_scheme, set_size, too_wide
 from tests.support.eventually import eventually
@@ -69,6 +71,9 @@ def test_by_keyboard_the_run_of_a_worker_is_ended(
     eventually(lambda: "Ended: nobody has the lock now." in text(chromium))
     assert not project.is_held(key)
     eventually(lambda: result.state == "REVOKED")
+    click(chromium, "All locks")
+    eventually(lambda: "it hangs" in text(chromium))
+    assert "Ended: nobody has the lock now" in text(chromium)
     assert [line for line in chromium.get_log("browser") if line["level"] == "SEVERE"] == []
 
 
@@ -87,6 +92,22 @@ def test_the_end_of_a_run_fits_a_phone_in_both_colours(
     click(chromium, "End it")
     eventually(lambda: "Still runs: no worker has answered" in text(chromium))
     check_that_it_fits(chromium, "the outcome")
+
+
+def test_the_actions_of_operators_fit_a_phone_in_both_colours(
+    chromium: Any, serve: Serve, project: Project
+) -> None:
+    url = serve(token=TOKEN, view_token=VIEW_TOKEN, project=project)
+    log_in(chromium, url, VIEW_TOKEN)
+    assert "None. A release, an ended run and an admitted node" in text(chromium)
+    check_that_it_fits(chromium, "no actions")
+    target, author = target_of_app(project.app), "the page of " + "alice" * 20 + "@ops"
+    for key, reason in ((LONG, "it hangs " * 40), ("", "x" * 400)):
+        action = Action("end", author, f"held by {'5b2c1f0e-' * 40}", key, reason)
+        with target.nodes() as nodes, recorded(target, nodes, action) as result:
+            result.text = "Still runs: " + "y" * 300
+    eventually(lambda: "it hangs" in text(chromium))
+    check_that_it_fits(chromium, "actions")
 
 
 def test_who_may_only_look_has_no_button_but_to_log_out(

@@ -24,7 +24,7 @@ from celery_redlock.operate.removal import operator, removal_of, remove
 from celery_redlock.operate.snapshots import SHOWN, Snapshots
 from celery_redlock.operate.target import Target, target_of_app
 from celery_redlock.redlock.errors import RedlockError, shown
-from celery_redlock.units import seconds
+from celery_redlock.units import middle, seconds
 
 from .models import Lock
 
@@ -81,6 +81,10 @@ class LockAdmin(admin.ModelAdmin):
             missed=[
                 (tick.entry, tick.slot, tick.why, seconds(overview.at - tick.at))
                 for tick in overview.missed[:_MOST_MISSED]
+            ],
+            actions=[
+                (one, seconds(overview.at - one.at), middle(one.result, 160))
+                for one in overview.actions
             ],
             is_cut=len(overview.oldest) < overview.found,
             searched=overview.searched if text or kind else None,

@@ -203,6 +203,10 @@ def check_the_end_of_a_run(ender: Any, operator: Any, one: dict[str, str]) -> No
     told = ender.post(page, form, follow=True).content.decode()
     assert "Not ended: nobody holds it." in told
     redlock.release(redlock.acquire(KEY, 60, label="task-4"))
+    admin.site.get_model_admin(Lock)._snapshots = None
+    shown = ender.get(ADMIN).content.decode()
+    for text in ("Operators' actions", "Ended: nobody has the lock now", "it hangs", "released"):
+        assert text in unescape(shown), text
 
 
 def check_without_a_quorum(viewer: Any, one: dict[str, str]) -> None:

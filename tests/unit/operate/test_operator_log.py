@@ -64,6 +64,28 @@ def test_an_action_is_read_as_it_was_recorded(three: Operated, nodes: NodeSet) -
     )
 
 
+@pytest.mark.parametrize("most", [1, 25, 26, 50])
+def test_of_many_actions_the_latest_are_read(
+    three: Operated, nodes: NodeSet, clock: Any, most: int
+) -> None:
+    for at in range(60):
+        clock.now = NOW + at
+        record(three, nodes, str(at))
+    actions, _ = read_log(three.target(), nodes, most)
+    assert [one.what for one in actions] == [str(at) for at in range(60 - most, 60)]
+
+
+def test_nodes_with_different_actions_tell_the_latest(
+    three: Operated, nodes: NodeSet, clock: Any
+) -> None:
+    for at in range(6):
+        clock.now = NOW + at
+        three[at % 3].refused["LPUSH"] = "OOM"
+        record(three, nodes, str(at))
+        three[at % 3].refused.clear()
+    assert [one.what for one in read_log(three.target(), nodes, 3)[0]] == ["3", "4", "5"]
+
+
 def test_the_latest_comes_last_and_each_once(three: Operated, nodes: NodeSet, clock: Any) -> None:
     for at in (2, 1, 3):
         clock.now = NOW + at

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from celery_redlock.operate import operator_log
 from celery_redlock.operate import snapshots as module
+from celery_redlock.operate.operator_log import Action, recorded
 from celery_redlock.operate.overview import Overview, read_overview
 from celery_redlock.operate.snapshots import Snapshots
 from tests.support.fakes.operated import Operated
@@ -145,3 +148,33 @@ def test_viewers_get_the_snapshot_before_while_another_is_taken(three: Operated)
         finally:
             may_end.set()
         assert renewed.result(60).at > first.at
+
+
+def test_the_latest_actions_come_first_and_without_a_quorum_they_are_unknown(
+    three: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operator_log, "time", SimpleNamespace(time=lambda: seconds(three)))
+    for number in range(21):
+        with three.target().nodes() as nodes:
+            action = Action("release", "alice@ops", f"lock {number}")
+            with recorded(three.target(), nodes, action) as result:
+                result.text = "released"
+        three.sleep(1.0)
+    snapshots = Snapshots(three.target(), 10, lambda: seconds(three))
+    assert [one.what for one in snapshots.get().actions] == [
+        f"lock {number}" for number in range(20, 0, -1)
+    ]
+    for number, knows in ((0, True), (1, False)):
+        three[number].refused["LRANGE"] = "NOPERM"
+        three.sleep(10.0)
+        overview = snapshots.get()
+        assert overview.knows_actions is knows
+        assert len(overview.unread) == number + 1
+        assert len(overview.actions) == 20
+
+
+def test_without_a_viewer_of_actions_none_are_read(three: Operated) -> None:
+    for node in three.nodes:
+        node.refused["LRANGE"] = "NOPERM"  # type: ignore[attr-defined]
+    overview = read_overview(three.target(), 10)
+    assert (overview.actions, overview.unread, overview.knows_actions) == ([], {}, True)

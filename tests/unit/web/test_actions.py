@@ -1,9 +1,10 @@
-"""The end of a run on the page."""
+"""The end of a run on the page, and the actions of operators that it shows."""
 
 from __future__ import annotations
 
 import html
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,12 +12,14 @@ from celery import Celery
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from celery_redlock.operate import ending
+from celery_redlock.operate import ending, operator_log
 from celery_redlock.operate.ending import Ending, Order
 from celery_redlock.operate.locks import Lock
+from celery_redlock.operate.operator_log import Action, recorded
 from celery_redlock.redlock.errors import RedlockError
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.web import actions
+from tests.support.fakes.operated import Operated
 from tests.support.fakes.told import Told, active
 
 from .conftest import ORIGIN, TOKEN, VIEW_TOKEN, NewClient, log_in
@@ -210,3 +213,63 @@ def test_a_viewer_has_no_button_to_end_and_sees_the_command(
     assert "<code>celery -A proj redlock end k</code>" in shown
     assert viewer.post("/end", data={"key": "k"}, headers=ORIGIN).status_code == 403
     assert endings.orders == []
+
+
+# ---- what operators have done
+
+
+def record(three: Operated, action: Action, result: str) -> None:
+    with three.target().nodes() as nodes, recorded(three.target(), nodes, action) as told:
+        told.text = result
+
+
+@pytest.fixture
+def _clock(three: Operated, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(time=lambda: three.wall_us() / 1e6)
+    monkeypatch.setattr(operator_log, "time", clock)
+
+
+@pytest.mark.usefixtures("_clock")
+def test_actions_are_listed_the_latest_first(three: Operated, reader: FlaskClient) -> None:
+    first = Action("release", "alice@ops", "held by t-1 (id 0)", "bank.sync:<i>", "<b>hangs</b>")
+    record(three, first, "released")
+    three.sleep(5.0)
+    record(three, Action("admit", "bob@ops", "127.0.0.1:7001"), "admitted")
+    three.sleep(4.0)
+    shown = reader.get("/").text
+    assert "<i>" not in shown
+    assert "<b>" not in shown
+    seen = text_of(shown).partition("Operators' actions")[2]
+    later = seen.index("4.0 s ago bob@ops admit admitted 127.0.0.1:7001 -")
+    assert later < seen.index("9.0 s ago alice@ops release released bank.sync:<i>")
+    assert "held by t-1 (id 0) <b>hangs</b>" in seen
+    assert "/lock?key=bank.sync:%3Ci%3E" in shown
+
+
+@pytest.mark.usefixtures("_clock")
+def test_the_latest_twenty_actions_are_shown(three: Operated, reader: FlaskClient) -> None:
+    for number in range(22):
+        record(three, Action("release", "alice@ops", "x", f"k-{number}"), "released")
+        three.sleep(0.1)
+    shown = text_of(reader.get("/live").text)
+    assert "The latest 20; celery -A proj redlock log shows all." in shown
+    assert shown.count("alice@ops release released") == 20
+    assert "k-21" in shown
+    assert "k-1 " not in shown
+
+
+def test_without_actions_the_page_says_so(three: Operated, reader: FlaskClient) -> None:
+    assert "Operators' actions None. A release, an ended run" in text_of(reader.get("/").text)
+    three[0].is_up = False
+    three.sleep(60.0)
+    assert "Operators' actions None. A release, an ended run" in text_of(reader.get("/").text)
+
+
+def test_if_too_few_nodes_tell_actions_the_page_says_so(
+    three: Operated, reader: FlaskClient
+) -> None:
+    for number in (0, 1):
+        three[number].refused["LRANGE"] = "NOPERM no permission to run the 'lrange' command"
+    shown = text_of(reader.get("/").text)
+    assert "Some may be missing: 127.0.0.1:7000 is left out: NOPERM" in shown
+    assert "None. A release" not in shown

@@ -24,7 +24,6 @@ _SECONDS = Seconds(min=0, min_open=True)
     "--node",
     "nodes",
     multiple=True,
-    required=True,
     envvar="REDLOCK_NODES",
     help="URL of a node; once for each. Or in the variable REDLOCK_NODES, with spaces between "
     "them: other users of a machine see the passwords in a command line.",

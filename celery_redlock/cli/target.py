@@ -26,11 +26,17 @@ def target_of(ctx: click.Context) -> Target:
     """Return the nodes that a command is about.
 
     Raises:
+        UsageError: Neither an app nor a node is given.
         ConfigurationError: The settings of the app can't be used.
     """
     from celery_redlock.operate.target import Target, target_of_app
 
-    return ctx.obj if isinstance(ctx.obj, Target) else target_of_app(ctx.obj.app)
+    if not isinstance(ctx.obj, Target):
+        return target_of_app(ctx.obj.app)
+    if not ctx.obj.urls:
+        missing = "Missing option '--node', or the variable REDLOCK_NODES."
+        raise click.UsageError(missing, ctx.parent)
+    return ctx.obj
 
 
 class RedlockGroup(click.Group):

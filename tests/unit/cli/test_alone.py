@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,10 +16,23 @@ from celery_redlock.cli.target import target_of
 from celery_redlock.operate.target import Target
 
 
-def test_without_a_node_it_is_a_usage_error() -> None:
-    result = CliRunner().invoke(main, ["status"], env={"REDLOCK_NODES": None})
+@pytest.mark.parametrize("name", sorted(main.commands))
+def test_without_a_node_it_is_a_usage_error(name: str) -> None:
+    words = [name, "k"] if name in ("release", "show") else [name]
+    result = CliRunner().invoke(main, words, env={"REDLOCK_NODES": None})
     assert result.exit_code == 2
-    assert "--node" in result.output
+    assert "Usage: celery-redlock [OPTIONS] COMMAND" in result.output
+    assert "Missing option '--node', or the variable REDLOCK_NODES." in result.output
+
+
+@pytest.mark.parametrize("words", [["RL103"], []], ids=str)
+def test_a_code_is_explained_without_a_node(
+    monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["celery-redlock", "doctor", "--explain", *words])
+    result = CliRunner().invoke(main, sys.argv[1:], env={"REDLOCK_NODES": None})
+    assert result.exit_code == 0
+    assert "RL103" in result.output
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "soon", "nan", "inf", "1e9"])

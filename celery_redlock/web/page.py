@@ -40,8 +40,8 @@ def new_page(
     access: Access,
     incidents: Incidents | None,
     *,
+    command: str,
     cookie: str = "redlock",
-    command: str = "celery -A proj redlock",
     now: Callable[[], float] = time.time,
 ) -> Flask:
     """Return the page as a WSGI application.
@@ -50,8 +50,8 @@ def new_page(
         target: The nodes, and the app.
         access: Who may do what.
         incidents: Recent conflicts and lost leases; None: without an app nobody announces them.
-        cookie: Name of the session's cookie: browsers send it to each port of a host.
         command: Start of the commands that the page names.
+        cookie: Name of the session's cookie: browsers send it to each port of a host.
         now: Time, seconds since the epoch.
     """
     page = Flask(__name__)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import time
 from collections.abc import Callable
 from functools import wraps
@@ -86,6 +88,7 @@ class LockAdmin(admin.ModelAdmin):
                 (one, seconds(overview.at - one.at), middle(one.result, 160))
                 for one in overview.actions
             ],
+            app_name=_name_of(target.app),
             is_cut=len(overview.oldest) < overview.found,
             searched=overview.searched if text or kind else None,
             text=text, kind=kind, kinds=[one.value for one in SHOWN],
@@ -207,3 +210,12 @@ def _target() -> Target:
 
 def _author(request: HttpRequest) -> str:
     return f"{request.user.get_username()} in the admin of {operator()}"
+
+
+def _name_of(app: Any) -> str:
+    """Return what a command's ``-A`` takes for the app, as far as a module by that name has it."""
+    package = os.environ.get("DJANGO_SETTINGS_MODULE", "").partition(".")[0]
+    for name in (package, app.main):
+        if any(one is app for one in vars(sys.modules.get(name, sys)).values()):
+            return str(name)
+    return "proj"

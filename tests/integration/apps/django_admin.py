@@ -7,6 +7,7 @@ import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from html import unescape
+from types import ModuleType
 from typing import Any
 
 import django
@@ -121,6 +122,15 @@ def check() -> None:  # noqa: PLR0915  # one story
     shown = viewer.get(ADMIN, {"q": "other"}).content.decode()
     assert "3 of 3 nodes vote" in shown
     assert "No lock matches the filter." in shown
+
+    assert "celery -A proj redlock web" in shown, "no module has the app"
+    sys.modules["bank"] = ModuleType("bank")
+    assert "celery -A proj redlock web" in viewer.get(ADMIN).content.decode()
+    sys.modules["bank"].__dict__["celery_app"] = app
+    assert "celery -A bank redlock web" in viewer.get(ADMIN).content.decode()
+    os.environ["DJANGO_SETTINGS_MODULE"] = "bank.settings"
+    app.main = "other"
+    assert "celery -A bank redlock web" in viewer.get(ADMIN).content.decode()
 
     assert "Beat missed" not in shown
     redlock.reserve("%beat:bank@0:by%20night:2026-01-01T03:00:00Z:missed", 86_400, label="no beat")

@@ -49,7 +49,10 @@ def new_client(three: Operated) -> NewClient:
         **access: Any,
     ) -> FlaskClient:
         target = three.target(app=app, shows_arguments=shows_arguments)
-        page = new_page(target, Access(**access), incidents, now=lambda: three.wall_us() / 1e6)
+        page = new_page(
+            target, Access(**access), incidents, command="celery -A bank redlock",
+            now=lambda: three.wall_us() / 1e6,
+        )  # fmt: skip
         return page.test_client()
 
     return new

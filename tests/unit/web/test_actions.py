@@ -210,7 +210,7 @@ def test_a_viewer_has_no_button_to_end_and_sees_the_command(
     redlock.acquire("k", 30, label="task-1")
     shown = viewer.get("/lock?key=k").text
     assert "End the run" not in shown
-    assert "<code>celery -A proj redlock end k</code>" in shown
+    assert "<code>celery -A bank redlock end k</code>" in shown
     assert viewer.post("/end", data={"key": "k"}, headers=ORIGIN).status_code == 403
     assert endings.orders == []
 
@@ -252,7 +252,7 @@ def test_the_latest_twenty_actions_are_shown(three: Operated, reader: FlaskClien
         record(three, Action("release", "alice@ops", "x", f"k-{number}"), "released")
         three.sleep(0.1)
     shown = text_of(reader.get("/live").text)
-    assert "The latest 20; celery -A proj redlock log shows all." in shown
+    assert "The latest 20; celery -A bank redlock log shows all." in shown
     assert shown.count("alice@ops release released") == 20
     assert "k-21" in shown
     assert "k-1 " not in shown

@@ -13,11 +13,9 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-
-import redis
 
 from celery_redlock.testing import Server, start_servers
 from tests.support.eventually import eventually
@@ -27,7 +25,6 @@ from tools.docs.markdown import blocks
 PAGE = ROOT / "docs" / "reference" / "commands.md"
 _PROJECT = """
 import time
-from pathlib import Path
 
 from celery import Celery
 from celery_redlock import singleton_task
@@ -40,7 +37,7 @@ app.conf.redlock_node_timeout = 2.0
 
 @singleton_task(app=app, lock_key="{{account_id}}")
 def sync(account_id):
-    while not Path("gate").exists():
+    while True:
         time.sleep(0.01)
 
 
@@ -48,14 +45,12 @@ def sync(account_id):
 def report(month):
     pass
 """
-_RUN = "import bank; bank.sync.apply((42,), task_id='5b2c1f0e-6d0f-4a37-9d55-1f6c0b6f3a51')"
 _PUBLISH = (
-    "import bank; bank.report.apply_async(('may',), task_id='0d9b8f6e-8a7c-4f0e-b1f5-0c9d7a1e2b3c')"
+    "import bank; "
+    "bank.sync.apply_async((42,), task_id='5b2c1f0e-6d0f-4a37-9d55-1f6c0b6f3a51', queue='busy'); "
+    "bank.report.apply_async(('may',), task_id='0d9b8f6e-8a7c-4f0e-b1f5-0c9d7a1e2b3c')"
 )
-_WATCHED = "9f3d6f0c-51cf-4f7e-9a3e-0a2f5a3f7b1d"
-_PUBLISH_WATCHED = (
-    f"import bank; bank.sync.apply_async((43,), task_id={_WATCHED!r}, queue='watched')"
-)
+_UNHEARD = ("no worker answered within", "the workers have not answered yet")
 _DEFAULT_PORT = 8790
 _LONGEST_S = 60.0
 """Longest time that a command may take on the busiest machine: who is on call waits for it."""
@@ -76,41 +71,26 @@ _VOLATILE = (
 
 @contextmanager
 def project() -> Iterator[Path]:
-    """Make a project: a running task holds `bank.sync:42`, a queued one reserves a key."""
+    """Make a project: a worker's task holds `bank.sync:42`, a queued one reserves a key."""
     with tempfile.TemporaryDirectory() as name, Server() as broker, start_servers(3) as nodes:
         folder = Path(name)
         module = _PROJECT.format(broker=broker.url, nodes=nodes.urls)
         (folder / "bank.py").write_text(module)
         subprocess.run([sys.executable, "-c", _PUBLISH], cwd=folder, env=environment(), check=True)
-        running = subprocess.Popen([sys.executable, "-c", _RUN], cwd=folder, env=environment())
+        working = subprocess.Popen(
+            [sys.executable, "-m", "celery", "-A", "bank", "worker", "-Q", "busy", "-c", "1"],
+            cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
         try:
             with nodes[0].client() as client:
                 eventually(lambda: client.exists("redlock:{bank.sync:42}"))
             (folder / "nodes").write_text(" ".join(nodes.urls))
             yield folder
         finally:
-            (folder / "gate").touch()
-            running.wait(60)
-
-
-@contextmanager
-def worker(folder: Path) -> Iterator[None]:
-    """Run a worker whose task holds `bank.sync:43`."""
-    publishing = [sys.executable, "-c", _PUBLISH_WATCHED]
-    subprocess.run(publishing, cwd=folder, env=environment(), check=True)
-    working = subprocess.Popen(
-        [sys.executable, "-m", "celery", "-A", "bank", "worker", "-Q", "watched", "-c", "1"],
-        cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )  # fmt: skip
-    try:
-        with redis.Redis.from_url((folder / "nodes").read_text().split()[0]) as client:
-            eventually(lambda: client.exists("redlock:{bank.sync:43}"))
-        yield
-    finally:
-        # Its task never ends by itself.
-        os.killpg(working.pid, signal.SIGKILL)
-        working.wait()
+            # Its task never ends by itself.
+            os.killpg(working.pid, signal.SIGKILL)
+            working.wait()
 
 
 def recorded() -> list[str]:
@@ -124,25 +104,33 @@ def recorded() -> list[str]:
 
 def run(block: str, folder: Path) -> str:
     """Return the block with what its commands print now."""
-    if "inspect redlock_held" in block:
-        with worker(folder):
-            return _run(block, folder)
-    return _run(block, folder)
-
-
-def _run(block: str, folder: Path) -> str:
+    unheard = [text for text in _UNHEARD if text not in block]
     shown = []
     for command in re.findall(r"^\$ (.*)", block, re.MULTILINE):
         if command.endswith(" redlock web"):
-            shown.append(f"$ {command}\n{_first_line(command, folder)}")
-            continue
+            printed = _first_line(command, folder)
+        else:
+            printed = _printed(command, folder, unheard)
+        shown.append(f"$ {command}\n{printed}")
+    return "".join(shown)
+
+
+def _printed(command: str, folder: Path, unheard: Sequence[str]) -> str:
+    """Return what a command prints: again, if a worker was too slow to be heard."""
+    printed = ""
+
+    def is_whole() -> bool:
+        nonlocal printed
         ran = subprocess.run(
             ["sh", "-c", command], cwd=folder, env=environment(folder), capture_output=True,
             text=True, timeout=_LONGEST_S, check=False,
         )  # fmt: skip
         assert "Traceback" not in ran.stderr, ran.stderr
-        shown.append(f"$ {command}\n{ran.stdout}{ran.stderr}")
-    return "".join(shown)
+        printed = ran.stdout + ran.stderr
+        return not any(text in printed for text in unheard)
+
+    eventually(is_whole, f"the worker answers {command}")
+    return printed
 
 
 def _first_line(command: str, folder: Path) -> str:

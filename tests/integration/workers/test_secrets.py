@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,13 +42,13 @@ ODD = "@:/?#[]%&=+;,!$'\"\\<>é"
 """What a password may have in it, and an URL means something by."""
 NAMES = (
     "node-user", "node-password", "key-password", "broker-password", "backend-password",
-    "page-token", "broker-user", "backend-user", "argument", "keyword",
+    "page-token", "view-token", "broker-user", "backend-user", "argument", "keyword",
 )  # fmt: skip
 MARKS = {name: f"zz{name.replace('-', '')}zz" for name in NAMES}
 """Part of each secret that is written in the same way everywhere."""
 SHOWN_BY_CELERY = {"broker-user", "backend-user", "argument", "keyword"}
 """Celery itself shows these at DEBUG, or in its banner: they are looked for in what is ours."""
-PATHS = ("/", "/live", "/login", "/lock?key=skip", "/release?key=skip", "/none")
+PATHS = ("/", "/live", "/login", "/lock?key=skip", "/release?key=skip", "/end?key=skip", "/none")
 RECORD = re.compile(r"^\[(?P<name>[\w.]+)\] [A-Z]+ ", re.MULTILINE)
 
 
@@ -236,15 +236,18 @@ class Day:
             self.shown.look("commands", ran.output, ours="redlock" in " ".join(words))
 
     def look_at_pages(self) -> None:
-        """Look at each page of `celery redlock web`, with and without a token; at the metrics."""
-        for token in ("", secret("page-token")):
-            self.look_at_pages_with(token)
+        """Look at each page of `celery redlock web`, with and without tokens; at the metrics."""
+        self.look_at_pages_with({})
+        self.look_at_pages_with({
+            "REDLOCK_WEB_TOKEN": secret("page-token"),
+            "REDLOCK_WEB_VIEW_TOKEN": secret("view-token"),
+        })  # fmt: skip
         self.shown.look("metrics", fetched(f"http://127.0.0.1:{self.port}/metrics"))
 
-    def look_at_pages_with(self, token: str) -> None:
+    def look_at_pages_with(self, tokens: Mapping[str, str]) -> None:
         log = self.project.folder / f"web-{uuid.uuid4().hex}.log"
         command = celery_of(self.project, "redlock", "web", "--port", "0")
-        env = environment_of(self.project) | ({"REDLOCK_WEB_TOKEN": token} if token else {})
+        env = {**environment_of(self.project), **tokens}
         process = start(command, log, env)
         try:
             eventually(lambda: "The page is at" in log.read_text(), "the page is served")
@@ -315,7 +318,7 @@ def test_no_secret_is_shown_anywhere(
         beat.wait_for_line("no quorum|quorum")
         day.look_at_reprs()
         day.run_commands()
-        day.look_at_pages_with("")
+        day.look_at_pages_with({})
         day.worker.ask_to_end()
         day.worker.wait_until_ended()
     finally:

@@ -106,6 +106,7 @@ def test_a_long_reason_is_cut(
     three: Operated, app: Celery, redlock: TaskLock, workers: Workers
 ) -> None:
     lease = redlock.acquire("k", label="task-1")
+    workers.answers = [HERE]
     workers.act = lambda _: redlock.release(lease)
     target = three.target(app=app)
     with target.nodes() as nodes:

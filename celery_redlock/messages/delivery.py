@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery.exceptions import InvalidTaskError
 
@@ -42,8 +41,7 @@ _LONGEST_BYTES = 768
 """Longest label of a mark: part of a key on the nodes, and of a row that pool processes share."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Delivery:
+class Delivery(NamedTuple):
     """One delivery of a message to a worker; or an eager execution, which has no message.
 
     Attributes:
@@ -213,7 +211,7 @@ def _validate(request: Context) -> None:
     """
     for name in ("headers", "delivery_info"):
         value = getattr(request, name)
-        if value is not None and not isinstance(value, Mapping):
+        if value is not None and not isinstance(value, (dict, Mapping)):
             raise InvalidTaskError(f"{name} must be a mapping, got {type(value).__name__}")
     try:
         f"{request.retries}{request.replaced_task_nesting}".encode()

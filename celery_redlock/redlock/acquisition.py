@@ -392,7 +392,7 @@ class Acquisition(Access):
                 is_period=attempt.is_period,
                 since_us=self._clock.wall_us() if attempt.is_reservation else 0,
             )
-            attempt = attempt._replace(owner=owner)
+            attempt = Attempt(attempt.key, owner, *attempt[2:])
         if on_attempt:
             on_attempt(attempt.owner)
         return attempt

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 from operator import methodcaller
+from typing import Any
 
 from .attempt import Attempt
 from .defaults import TTL_S
@@ -112,7 +113,9 @@ class Redlock(Parts):
         self._settle(lease)
         return lease
 
-    def _attempt(self, key: str, ttl: float, wait: float | None, lock_delay: float) -> Attempt:
+    def _attempt(
+        self, key: str, ttl: float, wait: float | None, lock_delay: float, **more: Any
+    ) -> Attempt:
         """Return an attempt, without an owner yet, of a valid request.
 
         Raises:
@@ -122,7 +125,7 @@ class Redlock(Parts):
         ttl_ms, lock_delay_ms = lease_times_ms(key, ttl, lock_delay, self.max_ttl)
         if wait is not None:
             check_seconds("wait", wait, endless=True)
-        return Attempt(key, "", ttl_ms, lock_delay_ms=lock_delay_ms)
+        return Attempt(key, "", ttl_ms, lock_delay_ms=lock_delay_ms, **more)
 
     def _settle(self, lease: Lease) -> None:
         try:

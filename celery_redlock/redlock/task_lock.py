@@ -62,12 +62,10 @@ class TaskLock(Redlock):
             LockHeld, QuorumUnavailable, ConfigurationError: As in `acquire`.
             AlreadyDone: There is a done mark for one of `unless_done`.
         """
-        attempt = self._attempt(key, ttl, wait, lock_delay)._replace(
-            supersedes=supersedes or "",
-            unless_done=unless_done,
-            publication=publication,
-            looks_first=is_successor or bool(wait and supersedes),
-        )
+        attempt = self._attempt(
+            key, ttl, wait, lock_delay, supersedes=supersedes or "", unless_done=unless_done,
+            publication=publication, looks_first=is_successor or bool(wait and supersedes),
+        )  # fmt: skip
         lease = self._acquisition.acquire(attempt, label, wait or 0.0, on_attempt, on_wait)
         self._settle(lease)
         return lease

@@ -97,9 +97,10 @@ class Run:
         """
         if self._is_ended:
             return
-        if not self.is_over:
-            self.is_over = True
-            self.is_superseded_by_copy = self._is_superseded_by_copy(raised)
+        was_over, self.is_over = self.is_over, True
+        is_lost = self.lease.lost
+        if not was_over:
+            self.is_superseded_by_copy = is_lost and self._is_superseded_by_copy(raised)
             self._done = None if self.is_superseded_by_copy else self._done_mark(raised)
         if self._interrupt:
             self._interrupt.disarm()
@@ -111,7 +112,7 @@ class Run:
             client = keeper_client()
             if client:
                 client.begin_release(self.lease)
-            is_confirmed = self._release()
+            is_confirmed = self._release(is_lost=is_lost)
             if client and is_confirmed:
                 client.end_release(self.lease)
             elif client:
@@ -177,7 +178,7 @@ class Run:
         is_decided = raised is not None and (
             isinstance(raised, TaskPredicate) or not isinstance(raised, Exception)
         )
-        if delivery.request.is_eager or is_decided or not lease.lost:
+        if delivery.request.is_eager or is_decided:
             return False
         if lease.lock_delay_left():
             return False  # the lock is still on the nodes, and a probe would end the delay
@@ -211,10 +212,10 @@ class Run:
         held_for = self.message.redlock.clock.now() - self.lease.acquired_at
         return max(0.0, self.message.options.min_hold - held_for)
 
-    def _release(self) -> bool:
+    def _release(self, *, is_lost: bool) -> bool:
         """Release the lock, or hand it over; return whether a quorum has confirmed the release."""
         lease = self.lease
-        if lease.lost:
+        if is_lost:
             self.report_loss()
             self.why_dropped()
         keep = self._keep()

@@ -229,8 +229,8 @@ def _slot_is_held_during_the_run(patch: pytest.MonkeyPatch) -> None:
     """A call is a duplicate of a message that runs already, and may have read what it changed."""
     release_slot, release = Message.release_slot, Run._release
 
-    def release_both(run: Run) -> None:
-        release(run)
+    def release_both(run: Run, *, is_lost: bool) -> None:
+        release(run, is_lost=is_lost)
         release_slot(run.message)
 
     patch.setattr(Message, "release_slot", lambda _: True)

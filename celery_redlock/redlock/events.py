@@ -104,10 +104,13 @@ def notify(observers: Sequence[Observer], event: Event) -> None:
             callbacks.tell(logger.error, _FAILED, observer, type(event).__name__, exc_info=error)
 
 
+def is_logged(event: Event) -> bool:
+    """Return whether an event is to be logged, at the present level of the log."""
+    return not isinstance(event, _ROUTINE) or logger.isEnabledFor(logging.DEBUG)
+
+
 def log_event(event: Event) -> None:
     """Log an event in one line."""
-    if isinstance(event, _ROUTINE) and not logger.isEnabledFor(logging.DEBUG):
-        return
     match event:
         case Lost(lease, reason):
             logger.error(

@@ -25,7 +25,7 @@ from .defaults import (
     MAX_TTL_S,
     NODE_TIMEOUT_S,
 )
-from .events import Event, Lost, Observer, log_event, notify
+from .events import Event, Lost, Observer, is_logged, log_event, notify
 from .extension import Extension
 from .inspection import Inspection
 from .keeper import Keeper
@@ -175,7 +175,8 @@ class _Audience:
         """Tell of an event."""
         # The log is not among the observers: an error that a time limit raises in an observer is
         # taken for the observer's own.
-        callbacks.tell(self.log, event)
+        if is_logged(event):
+            callbacks.tell(self.log, event)
         if self.observers:
             callbacks.tell(notify, self.observers, event)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from .errors import shown
 from .lease import Lease, holder_of
@@ -15,8 +14,7 @@ logger = logging.getLogger(__name__)
 _FAILED = "observer failed observer=%r event=%s"
 
 
-@dataclass(frozen=True, slots=True)
-class Acquired:
+class Acquired(NamedTuple):
     """A lease was granted, `elapsed` seconds after it was first asked for, in `rounds` rounds."""
 
     lease: Lease
@@ -24,32 +22,28 @@ class Acquired:
     rounds: int
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(NamedTuple):
     """A lock was not acquired: `error` is the LockHeld or QuorumUnavailable that was raised."""
 
     key: str
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(NamedTuple):
     """A lease was released after `held` seconds."""
 
     lease: Lease
     held: float
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(NamedTuple):
     """A lease ended before it was released."""
 
     lease: Lease
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDown:
+class NodeDown(NamedTuple):
     """A node went down, or was down at first: `error` is the reason.
 
     `is_unfit`: it answers, but is not an independent master, which only an operator can mend.
@@ -60,16 +54,14 @@ class NodeDown:
     is_unfit: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class NodeUp:
+class NodeUp(NamedTuple):
     """A node is connected; it votes in `votes_in` seconds (0.0: now)."""
 
     node: str
     votes_in: float
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRefuses:
+class NodeRefuses(NamedTuple):
     """A node is connected, but refuses to write: `error` is its reply."""
 
     node: str

@@ -49,7 +49,7 @@ def refuse_awaitable(name: str, result: object) -> None:
     Raises:
         ConfigurationError: The message names the task, the type of the result and the remedy.
     """
-    if not inspect.isawaitable(result):
+    if result is None or not inspect.isawaitable(result):
         return
     if inspect.iscoroutine(result):
         result.close()

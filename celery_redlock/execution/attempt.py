@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import Any
 
 from celery.exceptions import TaskRevokedError
@@ -45,22 +44,20 @@ def acquire(message: Message) -> Lease:
     delivery = message.delivery
     reservation = delivery.reservation
     is_holding = reservation is not None and reservation.key == message.key
-    ask = partial(
-        _ask,
-        message,
-        announce=_announcer(message),
-        supersedes=reservation.owner if reservation and is_holding else None,
-        is_successor=is_holding and delivery.is_successor,
-        unless_done=delivery.marks_to_check,
-    )
+    how: dict[str, Any] = {
+        "announce": announcer(message.redlock, message.key, _ttl(message)),
+        "supersedes": reservation.owner if reservation and is_holding else None,
+        "is_successor": is_holding and delivery.is_successor,
+        "unless_done": delivery.marks_to_check,
+    }
     try:
-        return ask()
+        return _ask(message, **how)
     except LockHeld as held:
         again = _second_attempt(message, held, is_holding=is_holding)
         if again is None:
             raise
         with _announced_wait(message, held) if again.get("wait") else nullcontext():
-            return ask(**again)
+            return _ask(message, **how | again)
 
 
 def release(message: Message, lease: Lease) -> None:
@@ -77,10 +74,6 @@ def discard_grant(message: Message) -> None:
         logger.warning(
             "grant not discarded, it expires by its ttl key=%s error=%s", message.key, error
         )
-
-
-def _announcer(message: Message) -> Callable[[str], None] | None:
-    return announcer(message.redlock, message.key, _ttl(message))
 
 
 def _ask(

@@ -20,11 +20,9 @@ class Backoff:
     stays does not shorten them.
     """
 
-    __slots__ = ("_holder", "_passed_over", "_rounds", "_splits")
-
-    def __init__(self) -> None:
-        self._rounds = self._splits = self._passed_over = 0
-        self._holder: str | None = None
+    # Of the class, since most acquisitions make no pause.
+    _rounds = _splits = _passed_over = 0
+    _holder: str | None = None
 
     def pause(
         self, outcome: RedlockError, round_took: float, poll_interval_s: float = 0.0

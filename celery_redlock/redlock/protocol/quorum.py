@@ -197,10 +197,13 @@ def look_verdict(replies: Sequence[GrantReply | None], owner: str) -> Verdict:
 
 def highest_floor(replies: Iterable[GrantReply | None]) -> int:
     """Return the highest floor that any node is known to have; 0: none is known."""
-    # Nodes mostly reply alike.
-    distinct = set(replies)
-    granted = [reply.token for reply in distinct if isinstance(reply, Granted)]
-    return max(granted + [reply.floor for reply in distinct if isinstance(reply, Busy)], default=0)
+    highest = 0
+    for reply in set(replies):  # nodes mostly reply alike
+        if isinstance(reply, Granted):
+            highest = max(highest, reply.token)
+        elif isinstance(reply, Busy):
+            highest = max(highest, reply.floor)
+    return highest
 
 
 def floor_under(replies: Iterable[GrantReply | None], owner: str) -> int:

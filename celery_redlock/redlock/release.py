@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from celery_redlock.redlock.protocol.drop_notes import (
@@ -214,8 +213,10 @@ class Release(ReleaseRound):
 
     def _register_cleanup(self, request: ReleaseRequest) -> None:
         # If the keeper's thread can't be started, the caller's own attempt is the only one.
-        with suppress(RuntimeError):
+        try:  # noqa: SIM105  # `suppress` costs as much as the rest
             self._keeper.register_cleanup(request)
+        except RuntimeError:
+            pass
 
     def _make(
         self,

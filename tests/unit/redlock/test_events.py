@@ -17,6 +17,7 @@ from celery_redlock.redlock.events import (
     NodeUp,
     Refused,
     Released,
+    is_logged,
     log_event,
     notify,
 )
@@ -132,8 +133,11 @@ def test_a_line_repeats_the_beginning_of_a_long_key(
     assert len(record.getMessage()) < 1000
 
 
-def test_routine_is_not_logged_unless_it_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, LOG):
+@pytest.mark.parametrize(("level", "routine"), [(logging.INFO, False), (logging.DEBUG, True)])
+def test_routine_is_not_logged_unless_it_is_asked_for(
+    level: int, routine: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(level, LOG):
         for event in (Acquired(LEASE, 0.1, 1), Released(LEASE, 1.0), Refused("k", LockHeld("k"))):
-            log_event(event)
-    assert not caplog.records
+            assert is_logged(event) is routine
+        assert is_logged(Lost(LEASE, "x"))

@@ -50,7 +50,9 @@ _PUBLISH = (
     "bank.sync.apply_async((42,), task_id='5b2c1f0e-6d0f-4a37-9d55-1f6c0b6f3a51', queue='busy'); "
     "bank.report.apply_async(('may',), task_id='0d9b8f6e-8a7c-4f0e-b1f5-0c9d7a1e2b3c')"
 )
-_UNHEARD = ("no worker answered within", "the workers have not answered yet")
+_UNHEARD = (
+    "no worker answered within", "the workers have not answered yet", "tell what they have",
+)  # fmt: skip
 _DEFAULT_PORT = 8790
 _LONGEST_S = 60.0
 """Longest time that a command may take on the busiest machine: who is on call waits for it."""

@@ -104,6 +104,9 @@ def test_the_manifests_for_kubernetes_fit_together() -> None:
     assert {one["name"] for one in variables} == {"BROKER", "REDLOCK_NODES"}
     assert variables[1]["valueFrom"]["secretKeyRef"] == {"name": "lock-node", "key": "urls"}
     assert set(secret["stringData"]) == {"password", "urls"}
+    server, exporter = pods["spec"]["containers"]
+    passwords = [one["env"][0]["valueFrom"] for one in (server, exporter)]
+    assert passwords == [{"secretKeyRef": {"name": "lock-node", "key": "password"}}] * 2
 
 
 @linux_only("has the shim for a server's clock")

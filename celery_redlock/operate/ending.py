@@ -39,7 +39,8 @@ _NOBODY = (
 )
 _GOES_ON = (
     "the lock has not been released since. The body may be inside of C code, as in a query or in "
-    "time.sleep(), or go on in spite of the interrupt; with lock_min_hold the key stays for a while"
+    "time.sleep(), or go on in spite of the interrupt; with lock_min_hold, or with lock_delay "
+    "after a kill, the key stays for a while"
 )
 
 

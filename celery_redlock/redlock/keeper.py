@@ -188,7 +188,7 @@ class Keeper:
         self.forget(lease)
         release = ReleaseRequest(
             lease.key, lease.owner, 0.0, gone_at(lease), lease.token, lease.superseded,
-            self._clock.now() + lease.lock_delay_left(),
+            lease.delayed_until(),
         )  # fmt: skip
         self._releases.add(release)
         with suppress(RuntimeError):  # a thread that is started later makes it

@@ -247,13 +247,13 @@ class Lease:
         """Expiry that a renewal sets on every node, ms."""
         return self.ttl_ms + self.lock_delay_ms
 
-    def lock_delay_left(self) -> float:
-        """Return for how long a release leaves the lock on the nodes, in seconds.
+    def delayed_until(self) -> float:
+        """Return until when a release leaves the lock on the nodes, seconds on the clock.
 
-        A release before the deadline frees the lock: 0.0. One after it does not end the lock delay.
+        0.0: a release before the deadline frees the lock. One after it does not end the lock delay.
         """
-        late = self.clock.now() - self.deadline
-        return max(0.0, self.lock_delay_ms / 1000 - late) if late >= 0 else 0.0
+        # One line: the fewer there are before a release is registered, the better.
+        return self.deadline + self.lock_delay_ms / 1000 if self.deadline <= self.clock.now() else 0
 
     def remaining(self) -> float:
         """Return the seconds until the deadline; 0.0 if the lease is lost or released."""

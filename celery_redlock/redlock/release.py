@@ -120,8 +120,6 @@ class Release(ReleaseRound):
             QuorumUnavailable: No majority confirmed; the keeper retries.
         """
         now = self._clock.now()
-        if lease.lock_delay_ms:
-            keep = max(keep, lease.lock_delay_left())
         request = ReleaseRequest(
             lease.key,
             lease.owner,
@@ -129,7 +127,7 @@ class Release(ReleaseRound):
             ends_at=max(gone_at(lease), now + keep + drift_ms(lease.ttl_ms) / 1000),
             token=lease.token,
             superseded=lease.superseded,
-            keep_until=now + keep,
+            keep_until=max(now + keep, lease.delayed_until()),
             done=done,
             done_ttl_ms=round(done_ttl * 1000),
         )

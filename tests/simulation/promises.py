@@ -38,6 +38,8 @@ _UNDISTURBED_S = 0.1
 _TWO_ADDRESSES_S = 2.5
 """Time to try two addresses of a name, of which the first does not answer."""
 _VIOLATIONS = ("more replies than", "no Redis reply")
+_SENT_AGAIN_S = 1.0
+"""After which the kernel sends a lost SYN again."""
 _WINDOW_S = 1.0
 """In which attempts to connect are counted."""
 _OF_OTHERS = ("its grant came", "granted, and", "it had lost", "all ")
@@ -190,7 +192,12 @@ class Promises:
             is_early = fault.size < _LEAST_IDLE_S.get(fault.kind, 0.0)
             # The client waits for its end, and makes no other connection before.
             strikes_attempt = any(0 <= begins_at - one <= NODE_TIMEOUT_S for one in link.attempts)
-            if not is_early and not strikes_attempt:
+            # What a black hole has swallowed, the kernel sends again a second later.
+            is_awaited = fault.kind == BLACK_HOLE and any(
+                0 <= one - begins_at <= fault.lasts and self._world.time - one <= _SENT_AGAIN_S
+                for one in link.attempts
+            )
+            if not (is_early or strikes_attempt or is_awaited):
                 return False
         return begins_at <= self._world.time and begins_at + fault.lasts + _AFTERMATH_S > since
 

@@ -252,8 +252,8 @@ class Lease:
 
         0.0: a release before the deadline frees the lock. One after it does not end the lock delay.
         """
-        # One line: the fewer there are before a release is registered, the better.
-        return self.deadline + self.lock_delay_ms / 1000 if self.deadline <= self.clock.now() else 0
+        # The deadline is read once: the keeper may move it while the clock is read.
+        return end + self.lock_delay_ms / 1000 if (end := self.deadline) <= self.clock.now() else 0
 
     def remaining(self) -> float:
         """Return the seconds until the deadline; 0.0 if the lease is lost or released."""

@@ -180,7 +180,7 @@ class Run:
         )
         if delivery.request.is_eager or is_decided:
             return False
-        if self.message.redlock.clock.now() < lease.delayed_until():
+        if (now := self.message.redlock.clock.now()) < lease.delayed_until(now):
             return False  # the lock is still on the nodes, and a probe would end the delay
         try:
             probe = self.message.redlock.acquire_for_task(

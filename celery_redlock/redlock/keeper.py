@@ -188,7 +188,7 @@ class Keeper:
         self.forget(lease)
         release = ReleaseRequest(
             lease.key, lease.owner, 0.0, gone_at(lease), lease.token, lease.superseded,
-            lease.delayed_until(),
+            lease.delayed_until(self._clock.now()),
         )  # fmt: skip
         self._releases.add(release)
         with suppress(RuntimeError):  # a thread that is started later makes it

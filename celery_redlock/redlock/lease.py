@@ -247,13 +247,13 @@ class Lease:
         """Expiry that a renewal sets on every node, ms."""
         return self.ttl_ms + self.lock_delay_ms
 
-    def delayed_until(self) -> float:
-        """Return until when a release leaves the lock on the nodes, seconds on the clock.
+    def delayed_until(self, now: float) -> float:
+        """Return until when a release made at `now` leaves the lock, seconds on the clock.
 
         0.0: a release before the deadline frees the lock. One after it does not end the lock delay.
         """
-        # The deadline is read once: the keeper may move it while the clock is read.
-        return end + self.lock_delay_ms / 1000 if (end := self.deadline) <= self.clock.now() else 0
+        # The deadline is read once: the keeper may move it.
+        return end + self.lock_delay_ms / 1000 if (end := self.deadline) <= now else 0.0
 
     def remaining(self) -> float:
         """Return the seconds until the deadline; 0.0 if the lease is lost or released."""

@@ -127,7 +127,7 @@ class Release(ReleaseRound):
             ends_at=max(gone_at(lease), now + keep + drift_ms(lease.ttl_ms) / 1000),
             token=lease.token,
             superseded=lease.superseded,
-            keep_until=max(now + keep, lease.delayed_until()),
+            keep_until=max(now + keep, lease.delayed_until(now)),
             done=done,
             done_ttl_ms=round(done_ttl * 1000),
         )

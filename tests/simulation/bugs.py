@@ -231,7 +231,7 @@ def _an_extension_without_its_delay(patch: pytest.MonkeyPatch) -> None:
 
 @_bug
 def _a_late_release_ends_the_delay(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Lease, "delayed_until", lambda _: 0.0)
+    patch.setattr(Lease, "delayed_until", lambda *_: 0.0)
 
 
 @_bug

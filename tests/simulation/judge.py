@@ -140,8 +140,8 @@ class Judge:
 
     def note_released(self, lease: Lease) -> None:
         """Note that a majority has confirmed a release."""
-        if lease.lock_delay_ms and lease.deadline <= lease.clock.now():
-            return  # the lock stays for its delay
+        if lease.lock_delay_ms:
+            return  # released late, the lock stays for its delay
         self._released[lease.owner] = lease.key
         # The next holder may be told before this one that the lock is released.
         if lease.token and lease.token >= self.highest(lease.key):

@@ -93,7 +93,7 @@ def _lock_in(view: LockView) -> Lock:
     if not isinstance(run, str):
         return run
     if nothing is None:
-        raise click.ClickException(f"there is no run to end under {view.key!r}: {run}")
+        raise click.ClickException(f"no run to end under {view.key!r}: {run}")
     what, lock = nothing
     words = [*(["--done", lock.owner] if lock.kind.value == "done" else []), "--", lock.key]
     if not lock.key.startswith("-"):

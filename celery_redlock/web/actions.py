@@ -56,7 +56,7 @@ def add_end(page: Flask, target: Target, now: Callable[[], float]) -> None:
         with target.nodes() as nodes:
             run = run_under(target, nodes, key)
         if isinstance(run, str):
-            abort(404, f"There is no run to end under {key!r}: {run}.")
+            abort(404, f"No run to end under {key!r}: {run}.")
         return render_template(
             "end.html", lock=run, meaning=CONSEQUENCE, signals=SIGNALS, now=now()
         )

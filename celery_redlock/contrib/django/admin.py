@@ -156,7 +156,7 @@ class LockAdmin(admin.ModelAdmin):
             if request.method == "POST":
                 self._end(request, target, nodes, key)
             elif isinstance(run := run_under(target, nodes, key), str):
-                messages.error(request, f"There is no run to end under {key!r}: {run}.")
+                messages.error(request, f"No run to end under {key!r}: {run}.")
             else:
                 return self._shown(
                     request, "end", f"End the run that holds {key}?", meaning=CONSEQUENCE,

@@ -118,7 +118,7 @@ def test_a_free_lock_has_no_run_to_end(
     three: Operated, bank: Celery, run: Run, orders: list[Any]
 ) -> None:
     ran = run("end", "k", "--yes", app=bank)
-    assert ran.output == "Error: there is no run to end under 'k': nobody holds it\n"
+    assert ran.output == "Error: no run to end under 'k': nobody holds it\n"
     three[0].is_up = three[1].is_up = False
     unknown = run("end", "k", "--yes", app=bank)
     assert unknown.output.endswith("its holder is unknown (1 of 3 answered)\n")

@@ -185,7 +185,7 @@ def test_where_no_run_holds_it_there_is_nothing_to_end(
     assert "End the run" not in operator.get(f"/lock?key={key}").text
     response = operator.get(f"/end?key={key}")
     assert response.status_code == 404
-    assert f"There is no run to end under '{key}': {why}." in html.unescape(response.text)
+    assert f"No run to end under '{key}': {why}." in html.unescape(response.text)
 
 
 def test_without_an_app_no_run_can_be_ended(redlock: TaskLock, new_client: NewClient) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 from celery_redlock.redlock.protocol.drop_notes import DropNote, as_note, dropped_key
@@ -16,6 +17,7 @@ from celery_redlock.redlock.protocol.quorum import (
     has_majority_replied,
     holder_age_s,
     leading_holder,
+    look_verdict,
 )
 from celery_redlock.redlock.protocol.replies import Failed, GrantReply
 from celery_redlock.redlock.protocol.scripts import (
@@ -81,6 +83,17 @@ class Probed(NamedTuple):
 class Inspection(Access):
     """Questions to the nodes that change no lock."""
 
+    def is_locked(self, key: str) -> bool:
+        """Return whether no majority of the nodes is free.
+
+        A node that was slow may still have the key of a lock that a majority has released.
+
+        Raises:
+            QuorumUnavailable: Fewer nodes than a quorum could answer.
+        """
+        verdict, _ = self._views_of(key, "look at", partial(look_verdict, owner=""))
+        return verdict is not Verdict.REACHED
+
     def read_holder(self, key: str) -> LockHeld | None:
         """Return the error that an attempt on `key` would get; None: it is free.
 
@@ -119,17 +132,26 @@ class Inspection(Access):
         found = (one for one in notes if isinstance(one, DropNote) and one.owner_id == of)
         return next((note.reason for note in found), None)
 
-    def _views_of(self, key: str, action: str) -> tuple[Verdict, Sequence[GrantReply | None]]:
+    def _views_of(
+        self,
+        key: str,
+        action: str,
+        verdict_on: Callable[[Sequence[GrantReply | None]], Verdict] = grant_verdict,
+    ) -> tuple[Verdict, Sequence[GrantReply | None]]:
         """Return what a majority of the nodes has under `key`, and the verdict on that.
 
         Raises:
             QuorumUnavailable: Fewer nodes than a quorum could answer.
         """
+
+        def is_decided(replies: Sequence[GrantReply | None]) -> bool:
+            return verdict_on(replies) is not Verdict.PENDING
+
         with self._pool.channel() as channel:
             commands = looking_closely(*lock_keys(self._prefix, key))
-            replies = ask_repeatably(channel, commands, as_held, _is_decided, channel.voters)
-        verdict = grant_verdict(replies)
-        if verdict is not Verdict.HELD and verdict is not Verdict.CONTENDED:
+            replies = ask_repeatably(channel, commands, as_held, is_decided, channel.voters)
+        verdict = verdict_on(replies)
+        if verdict not in (Verdict.REACHED, Verdict.HELD, Verdict.CONTENDED):
             raise unavailable(action, key, replies, self._nodes)
         return verdict, replies
 
@@ -231,10 +253,6 @@ class Inspection(Access):
 def _is_late(node: Node, reply: Probed | Failed | None) -> bool:
     """Return whether a node did not answer as needed, and is not known to be down."""
     return node.error is None and not isinstance(reply, Probed)
-
-
-def _is_decided(replies: Sequence[GrantReply | None]) -> bool:
-    return grant_verdict(replies) is not Verdict.PENDING
 
 
 def _have_all_replied(replies: Sequence[object]) -> bool:

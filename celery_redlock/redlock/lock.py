@@ -210,13 +210,14 @@ class Redlock(Parts):
     # ---- locks of any holder
 
     def locked(self, key: str) -> bool:
-        """Return whether anybody holds `key`, or has reserved it.
+        """Return whether anybody holds `key`, or has reserved it: no majority of the nodes is free.
 
         Raises:
             QuorumUnavailable: Fewer nodes than a quorum could answer.
             ConfigurationError: `key` is not valid.
         """
-        return self.holder(key) is not None
+        check_key(key)
+        return self._inspection.is_locked(key)
 
     def holder(self, key: str) -> Holder | None:
         """Return who holds `key`, or has reserved it; None: it is free.

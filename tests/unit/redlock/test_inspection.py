@@ -97,6 +97,18 @@ def test_a_holder_without_a_majority_is_contended(five: Network, redlock: TaskLo
     holder = redlock.holder("k")
     assert holder is not None
     assert holder.contended
+    assert redlock.locked("k")
+
+
+@pytest.mark.parametrize("held", [1, 2, 3, 5])
+def test_a_lock_that_a_majority_has_released_is_not_locked(
+    five: Network, redlock: TaskLock, held: int
+) -> None:
+    for node in five.nodes[:held]:
+        node.take("owner:task-1@host")
+    assert redlock.locked("k") is (held > 2)
+    five.nodes[4].is_up = False
+    assert redlock.locked("k") is (held > 1), "two that hold it and one that is down: nobody knows"
 
 
 @pytest.mark.parametrize("was_held", [False, True])

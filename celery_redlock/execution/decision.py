@@ -77,6 +77,7 @@ class Situation(NamedTuple):
         is_own: Whether the holder is an execution of the same publication, or its reservation.
         is_receiver: Whether the holder executes another receiver's copy of a broadcast message.
         is_slot: Whether the pending slot is held, instead of the lock itself.
+        has_result: Whether a run of the message has stored its result, and this is one more run.
     """
 
     on_conflict: OnConflict
@@ -89,6 +90,7 @@ class Situation(NamedTuple):
     is_own: bool = False
     is_receiver: bool = False
     is_slot: bool = False
+    has_result: bool = False
 
 
 def decide(situation: Situation, refused: Refused) -> Outcome:
@@ -114,7 +116,8 @@ def decide_on_slot(situation: Situation, waiting: LockHeld) -> Outcome | None:
         return None
     if situation.is_own:
         return Outcome(Action.DISCARD)
-    action = Action.DISCARD if situation.is_receiver else Action.SKIP
+    has_result = situation.is_receiver or situation.has_result
+    action = Action.DISCARD if has_result else Action.SKIP
     return Outcome(action, OnConflict.SKIP.value)
 
 

@@ -123,6 +123,12 @@ def test_a_message_whose_slot_is_taken_is_left_to_the_one_that_waits(
     assert decide_on_slot(of, waiting) == outcome
 
 
+def test_one_more_run_whose_slot_is_taken_leaves_the_result_as_it_is() -> None:
+    """A copy has run and stored its result; the run of the message that waits covers this one."""
+    of = Situation(OnConflict.COALESCE, OnUnavailable.RESCHEDULE, TTL, has_result=True)
+    assert decide_on_slot(of, LockHeld("t%next", owner=WAITING)) == Outcome(Action.DISCARD, "skip")
+
+
 @pytest.mark.parametrize(
     ("remaining", "expected"), [(0.0, True), (PROVISIONAL_S, True), (PROVISIONAL_S + 1, False)]
 )

@@ -11,7 +11,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from celery.worker import state
 from kombu.exceptions import OperationalError
 
-from celery_redlock import DuplicateTask, LockHeld, SingletonTask
+from celery_redlock import DuplicateTask, LockHeld, QuorumUnavailable, SingletonTask
 from celery_redlock.execution import outcomes
 from celery_redlock.execution.message import Message
 from celery_redlock.messages.headers import COPY_HEADER, PUBLICATION_HEADER
@@ -58,6 +58,45 @@ def broken(new_task: NewTask) -> NewTask:
 def monitored(new_task: NewTask) -> Any:
     """A task that notes its events in `sent`."""
     return new_task(base=type("Base", (SingletonTask, Monitored), {"sent": []}))
+
+
+# --- what is decided is done ----------------------------------------------------------------------
+
+
+def test_a_body_that_runs_without_a_quorum_does_not_keep_its_reservation(
+    new_task: NewTask, node: OneNode
+) -> None:
+    """It is released before the body runs, which may take hours."""
+    node.held["t"] = WAITING, 1e9
+    task = new_task(lock_on_unavailable="run", lock_lifetime="until_executed")
+    message = message_of(task, headers=Reservation("t", WAITING).header)
+    assert outcomes.conclude(message, QuorumUnavailable("t"))
+    assert node.owner_of("t") is None
+    assert message.must_release is False
+
+
+def test_one_more_run_whose_slot_is_taken_stores_no_result(
+    new_task: NewTask, node: OneNode
+) -> None:
+    """That of its copy, which has run, stays; the message that waits covers this run."""
+    node.held["t%next"] = WAITING, 1e9
+    message = message_of(new_task(lock_on_conflict="coalesce"))
+    message.delivery.begin_once_more()
+    with pytest.raises(Ignore) as caught:
+        outcomes.conclude(message, HELD)
+    assert not isinstance(caught.value, outcomes.Skipped)
+    assert message.task.AsyncResult("task-1").state == "PENDING"
+    assert message.must_release is False
+
+
+def test_a_message_that_is_skipped_for_the_one_that_waits_is_to_release_its_own(
+    new_task: NewTask, node: OneNode
+) -> None:
+    node.held["t%next"] = WAITING, 1e9
+    message = message_of(new_task(lock_on_conflict="coalesce"))
+    with pytest.raises(outcomes.Skipped):
+        outcomes.conclude(message, HELD)
+    assert message.must_release
 
 
 # --- a conflict is announced ----------------------------------------------------------------------
@@ -236,6 +275,7 @@ def test_a_task_that_was_revoked_during_its_wait_ends_as_celery_ends_it(
     assert monitored.sent == [("task-revoked", fields)]
     stored = monitored.AsyncResult("task-1")
     assert (stored.state, stored.result.args) == ("REVOKED", ("revoked",))
+    assert message.must_release is False, "a receiver of the signal does"
 
 
 def test_the_result_of_a_revoked_task_is_stored_as_the_call_wants(
@@ -278,6 +318,7 @@ def test_a_rescheduled_message_ends_as_retry_with_its_slot(
     assert headers[HEADER] == ["t%next", WAITING]
     assert headers[PUBLICATION_HEADER] == NONCE
     assert headers["expires"] == expires
+    assert message.must_release is False, "the requeued message needs it"
 
 
 @pytest.mark.parametrize("late", [True, False])

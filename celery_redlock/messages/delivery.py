@@ -145,7 +145,7 @@ class Delivery(NamedTuple):
 
         The broker's flag is lost when a message is requeued.
         """
-        if not self.is_flagged and self.deliveries_before:
+        if self.deliveries_before:
             # A new dict: the worker may share the message's.
             info = self.request.delivery_info or {}
             self.request.delivery_info = {**info, "redelivered": True}

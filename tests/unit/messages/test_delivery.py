@@ -109,6 +109,25 @@ def test_a_broker_that_counts_has_counted_one_delivery(count: int | None, counts
     assert delivery(headers=headers).is_counted_by_broker is counts
 
 
+@pytest.mark.parametrize(
+    ("info", "count", "expected"),
+    [
+        ({"routing_key": "q"}, 1, {"routing_key": "q", "redelivered": True}),
+        (None, 1, {"redelivered": True}),
+        ({"redelivered": False}, 0, {"redelivered": False}),
+        (None, 0, None),
+    ],
+)
+def test_the_body_learns_of_deliveries_before_a_return_to_the_queue(
+    info: dict[str, Any] | None, count: int, expected: dict[str, Any] | None
+) -> None:
+    before = info and {**info}
+    own = delivery(headers={DELIVERIES_HEADER: count}, delivery_info=info)
+    own.flag_redelivered()
+    assert own.request.delivery_info == expected
+    assert info == before, "the worker may share it"
+
+
 # --- done marks -----------------------------------------------------------------------------------
 
 

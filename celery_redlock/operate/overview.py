@@ -11,11 +11,11 @@ from enum import Enum
 from typing import NamedTuple
 
 from .listing import each_lock
-from .locks import Lock, by_age
+from .locks import Kind, Lock, by_age
 from .node_status import NodeStatus, read_statuses, votes
 from .operator_log import Action, read_log
 from .target import Target
-from .timeline import STATES, Tick, TickState, certain, tick_of
+from .timeline import OF_TICKS, Tick, certain, tick_of
 
 
 class Level(str, Enum):
@@ -144,7 +144,7 @@ def read_overview(
         nonlocal found
         for lock in each_lock(nodes, target.key_prefix):
             counts[lock.kind.value] += 1
-            if lock.kind in STATES and (tick := tick_of(lock)):
+            if lock.kind in OF_TICKS and (tick := tick_of(lock)):
                 ticks.append(tick)
             if is_wanted(lock):
                 found += 1
@@ -156,7 +156,7 @@ def read_overview(
         actions, unread = read_log(target, nodes, most_actions) if most_actions else ([], {})
         oldest = heapq.nsmallest(most, wanted(), key=by_age)
     ticks = certain(ticks)
-    missed = [tick for tick in ticks if tick.state is TickState.MISSED]
+    missed = [tick for tick in ticks if tick.state is Kind.MISSED]
     missed.sort(key=lambda tick: -tick.at)
     return Overview(
         statuses, target.quorum, counts, oldest, found, ticks, missed, now(), actions[::-1], unread

@@ -11,7 +11,7 @@ from .locks import Kind
 from .overview import Overview, read_overview
 from .running import Watch
 from .target import Target
-from .timeline import Tick, TickState
+from .timeline import Tick
 
 SHOWN = (Kind.HELD, Kind.RESERVED, Kind.PENDING)
 """Kinds that viewers choose from."""
@@ -103,13 +103,13 @@ class Snapshots:
         for tick in overview.ticks:
             key = tick.app, tick.entry, tick.slot
             states = tick.state, self._ticks.get(key, tick).state
-            if TickState.MISSED in states and tick.state is not TickState.PUBLISHED:
-                state = TickState.MISSED
+            if Kind.MISSED in states and tick.state is not Kind.PUBLISHED:
+                state = Kind.MISSED
             # At its end the mark of a published tick looks like the claim on a new one.
-            elif TickState.PUBLISHED in states or now - tick.at > _MINUTE_S:
-                state = TickState.PUBLISHED
+            elif Kind.PUBLISHED in states or now - tick.at > _MINUTE_S:
+                state = Kind.PUBLISHED
             else:
-                state = TickState.CLAIMED
+                state = Kind.CLAIM
             self._ticks[key] = tick._replace(state=state)
         latest = sorted(self._ticks.items(), key=lambda item: item[1].at)[-_MOST_TICKS:]
         self._ticks = {key: tick for key, tick in latest if now - tick.at <= _TICKS_FOR_S}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from enum import Enum
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -16,22 +15,8 @@ from .locks import Kind, Lock
 _MINUTE_S = 60.0
 
 
-class TickState(str, Enum):
-    """What became of a tick."""
-
-    CLAIMED = "claimed"
-    """A replica is about to publish it, or died."""
-    MISSED = "missed"
-    """It was too late, as a replica has noted."""
-    PUBLISHED = "published"
-
-
-STATES = {
-    Kind.CLAIM: TickState.CLAIMED,
-    Kind.MISSED: TickState.MISSED,
-    Kind.PUBLISHED: TickState.PUBLISHED,
-}
-"""State of a tick by the kind of what beat has left on the nodes."""
+OF_TICKS = frozenset({Kind.CLAIM, Kind.MISSED, Kind.PUBLISHED})
+"""Kinds of what beat leaves on the nodes."""
 
 
 class Tick(NamedTuple):
@@ -42,7 +27,7 @@ class Tick(NamedTuple):
         entry: Name of the entry.
         slot: Its due time, in ISO 8601.
         replica: Host of the replica.
-        state: What became of it.
+        state: What became of it, one of `OF_TICKS`.
         why: What held a missed one up; '': it was not missed.
     """
 
@@ -50,7 +35,7 @@ class Tick(NamedTuple):
     entry: str
     slot: str
     replica: str
-    state: TickState
+    state: Kind
     why: str = ""
 
     @property
@@ -88,9 +73,8 @@ def tick_of(claim: Lock) -> Tick | None:
         return None
     _, app, entry, slot = parts
     name = unquote(app.rpartition("@")[0])
-    state = STATES[claim.kind]
-    why = (claim.task_id or "") if state is TickState.MISSED else ""
-    tick = Tick(name, unquote(entry), slot.removesuffix(MISSED), claim.host or "-", state, why)
+    why = (claim.task_id or "") if claim.kind is Kind.MISSED else ""
+    tick = Tick(name, unquote(entry), slot.removesuffix(MISSED), claim.host or "-", claim.kind, why)
     try:
         tick.at  # noqa: B018  # is it a time?
     except ValueError:
@@ -100,10 +84,8 @@ def tick_of(claim: Lock) -> Tick | None:
 
 def certain(ticks: Sequence[Tick]) -> list[Tick]:
     """Return ticks without those that one replica missed and another has published."""
-    published = {tick[:3] for tick in ticks if tick.state is TickState.PUBLISHED}
-    return [
-        tick for tick in ticks if not (tick.state is TickState.MISSED and tick[:3] in published)
-    ]
+    published = {tick[:3] for tick in ticks if tick.state is Kind.PUBLISHED}
+    return [tick for tick in ticks if not (tick.state is Kind.MISSED and tick[:3] in published)]
 
 
 def timeline_of(ticks: Iterable[Tick], now: float, most: int) -> Timeline:

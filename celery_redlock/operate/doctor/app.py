@@ -17,12 +17,12 @@ from celery_redlock.keys import KeyRule
 from celery_redlock.messages.broker import visibility_timeout
 from celery_redlock.messages.origin import is_bound
 from celery_redlock.operate.listing import each_lock
-from celery_redlock.operate.locks import escaped
+from celery_redlock.operate.locks import Kind, escaped
 from celery_redlock.operate.node_set import NodeSet
 from celery_redlock.operate.node_status import NodeStatus
 from celery_redlock.operate.target import Target
 from celery_redlock.operate.tasks import singleton_tasks
-from celery_redlock.operate.timeline import TickState, certain, tick_of
+from celery_redlock.operate.timeline import certain, tick_of
 from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.protocol.quorum import validity_ms
 from celery_redlock.task import SingletonTask
@@ -231,7 +231,7 @@ def _of_missed(target: Target, nodes: NodeSet) -> Iterator[Finding]:
     """Yield the entries of which ticks were missed, by the notes of beat's replicas."""
     found = each_lock(nodes, target.key_prefix, _claims_of(target))
     keys = {tick: lock.key for lock in found if (tick := tick_of(lock))}
-    missed = sorted(tick for tick in certain([*keys]) if tick.state is TickState.MISSED)
+    missed = sorted(tick for tick in certain([*keys]) if tick.state is Kind.MISSED)
     for entry, those in groupby(missed, key=lambda tick: tick.entry):
         ticks = [*those]
         last = ticks[-1]

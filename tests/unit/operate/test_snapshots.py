@@ -100,7 +100,7 @@ def test_claims_are_not_among_the_locks(three: Operated) -> None:
     assert (overview.oldest, overview.found, overview.counts) == ([], 0, {"published": 1})
 
 
-@pytest.mark.parametrize(("late", "state"), [(5, "claimed"), (120, "published")])
+@pytest.mark.parametrize(("late", "state"), [(5, "claim"), (120, "published")])
 def test_the_end_of_a_mark_is_no_new_claim(three: Operated, late: float, state: str) -> None:
     three.redlock().reserve("%beat:bank@0:poll:2026-01-01T00:00:00Z", 9, label="id")
     [tick] = Snapshots(three.target(), 10, lambda: 1_767_225_600.0 + late).get().ticks
@@ -113,7 +113,7 @@ def test_a_missed_tick_is_shown_as_such_until_it_is_published(three: Operated) -
     times = [at + 10]
     snapshots = Snapshots(three.target(), 10, lambda: times[-1])
     redlock.reserve(key, 9, label="id")  # its claimant died
-    assert [tick.state for tick in snapshots.get().ticks] == ["claimed"]
+    assert [tick.state for tick in snapshots.get().ticks] == ["claim"]
     redlock.reserve(f"{key}:missed", 86_400, label="id")
     for later in (20, 120):
         times.append(at + later)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redlock.operate.locks import Lock, lock_of
-from celery_redlock.operate.timeline import Tick, TickState, certain, tick_of, timeline_of
+from celery_redlock.operate.locks import Kind, Lock, lock_of
+from celery_redlock.operate.timeline import Tick, certain, tick_of, timeline_of
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.protocol.replies import Busy
 
@@ -20,10 +20,8 @@ def claim(key: str, remaining: float) -> Lock:
     return lock
 
 
-@pytest.mark.parametrize(
-    ("remaining", "state"), [(120.0, TickState.PUBLISHED), (9.0, TickState.CLAIMED)]
-)
-def test_a_claim_tells_entry_slot_and_replica(remaining: float, state: TickState) -> None:
+@pytest.mark.parametrize(("remaining", "state"), [(120.0, Kind.PUBLISHED), (9.0, Kind.CLAIM)])
+def test_a_claim_tells_entry_slot_and_replica(remaining: float, state: Kind) -> None:
     tick = tick_of(claim(f"%beat:my%20bank@0123:close%3Aday:{SLOT}", remaining))
     assert tick == Tick("my bank", "close:day", SLOT, "beat-a", state)
     assert tick.at == AT
@@ -31,7 +29,7 @@ def test_a_claim_tells_entry_slot_and_replica(remaining: float, state: TickState
 
 def test_a_note_tells_that_a_tick_was_missed() -> None:
     tick = tick_of(claim(f"%beat:my%20bank@0123:close%3Aday:{SLOT}:missed", 80_000.0))
-    assert tick == Tick("my bank", "close:day", SLOT, "beat-a", TickState.MISSED, "id")
+    assert tick == Tick("my bank", "close:day", SLOT, "beat-a", Kind.MISSED, "id")
     assert tick.as_json()["why"] == "id"
     assert timeline_of([tick], AT, most=9).rows == {
         ("my bank", "close:day"): {"beat-a": [(100.0, tick)]}
@@ -39,11 +37,11 @@ def test_a_note_tells_that_a_tick_was_missed() -> None:
 
 
 def test_a_tick_that_another_replica_has_published_was_not_missed() -> None:
-    def tick(second: int, replica: str, state: TickState) -> Tick:
+    def tick(second: int, replica: str, state: Kind) -> Tick:
         return Tick("bank", "close", at(second), replica, state)
 
-    missed, published = tick(0, "a", TickState.MISSED), tick(0, "b", TickState.PUBLISHED)
-    late, claimed = tick(1, "a", TickState.MISSED), tick(1, "b", TickState.CLAIMED)
+    missed, published = tick(0, "a", Kind.MISSED), tick(0, "b", Kind.PUBLISHED)
+    late, claimed = tick(1, "a", Kind.MISSED), tick(1, "b", Kind.CLAIM)
     assert certain([missed, published, late, claimed]) == [published, late, claimed]
 
 
@@ -58,10 +56,10 @@ def at(seconds: int) -> str:
 
 def test_each_entry_has_a_lane_for_each_replica_of_its_app() -> None:
     ticks = [
-        Tick("bank", "poll", at(60), "beat-b", TickState.CLAIMED),
-        Tick("bank", "poll", at(0), "beat-a", TickState.PUBLISHED),
-        Tick("bank", "close", at(30), "beat-a", TickState.PUBLISHED),
-        Tick("shop", "close", at(30), "beat-z", TickState.PUBLISHED),
+        Tick("bank", "poll", at(60), "beat-b", Kind.CLAIM),
+        Tick("bank", "poll", at(0), "beat-a", Kind.PUBLISHED),
+        Tick("bank", "close", at(30), "beat-a", Kind.PUBLISHED),
+        Tick("shop", "close", at(30), "beat-z", Kind.PUBLISHED),
     ]
     timeline = timeline_of(ticks, AT + 120, most=2)
     assert (timeline.minutes, timeline.hidden) == (2, 1)
@@ -79,7 +77,7 @@ def test_each_entry_has_a_lane_for_each_replica_of_its_app() -> None:
 
 
 def test_a_tick_of_a_clock_that_is_ahead_is_now() -> None:
-    tick = Tick("bank", "poll", at(90), "beat-a", TickState.PUBLISHED)
+    tick = Tick("bank", "poll", at(90), "beat-a", Kind.PUBLISHED)
     assert timeline_of([tick], AT, most=9).rows["bank", "poll"] == {"beat-a": [(100.0, tick)]}
 
 

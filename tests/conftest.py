@@ -37,6 +37,8 @@ ProxyFor = Callable[[Server], Proxy]
 
 
 def pytest_configure() -> None:
+    # Until all tests are collected: next to nothing of what that makes is garbage.
+    gc.disable()
     # Ignored in the background of a script, and then in every process that a test starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     # What a test has started ends, and its folders go, as after Ctrl-C: CI's time limits send this.
@@ -57,6 +59,7 @@ def pytest_collection_finish() -> None:
     # look at them all, and those that tests ask for are many.
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -11,11 +11,9 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import boto3
 import psycopg
 import pytest
 import sqlalchemy
-from botocore.config import Config
 
 from celery_redlock.contrib.guards import (
     StaleToken,
@@ -129,6 +127,10 @@ def with_redis(client: Any) -> Begin:
 
 
 def with_objects(url: str, opened: ExitStack) -> Begin:
+    # Here, since each process of pytest-xdist would import them.
+    import boto3  # noqa: PLC0415
+    from botocore.config import Config  # noqa: PLC0415
+
     client = boto3.client(
         "s3", endpoint_url=url, aws_access_key_id="a", aws_secret_access_key="b",  # noqa: S106
         region_name="eu-west-1",

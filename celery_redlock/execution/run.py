@@ -233,6 +233,13 @@ class Run:
 
     def _hand_over(self, successor: Successor) -> bool:
         """Return whether `successor` has the lock now; the lease is to be released either way."""
+        if (now := self.message.redlock.clock.now()) < self.lease.delayed_until(now):
+            # Nobody may follow yet: neither the retry, nor others once that has run.
+            logger.info(
+                "lock not handed over to the retry, lock delay is not over key=%s task_id=%s",
+                self.lease.key, shown(self.message.request.id),
+            )  # fmt: skip
+            return False
         try:
             self.message.redlock.reserve(
                 self.lease.key,

@@ -117,7 +117,9 @@ class Run:
                 client.end_release(self.lease)
             elif client:
                 # This process tries again, but may end before a quorum has confirmed it.
-                kept_until = self.message.redlock.clock.now() + self._keep()
+                now = self.message.redlock.clock.now()
+                delayed_until = self.lease.delayed_until(now) if is_lost else 0.0
+                kept_until = max(now + self._keep(), delayed_until)
                 client.leave_release(self.lease, kept_until, self._done)
         self._is_ended = True
         if self._is_told:
@@ -233,6 +235,13 @@ class Run:
 
     def _hand_over(self, successor: Successor) -> bool:
         """Return whether `successor` has the lock now; the lease is to be released either way."""
+        if (now := self.message.redlock.clock.now()) < self.lease.delayed_until(now):
+            # Nobody may follow yet: neither the retry, nor others once that has run.
+            logger.info(
+                "lock not handed over to the retry, lock delay is not over key=%s task_id=%s",
+                self.lease.key, shown(self.message.request.id),
+            )  # fmt: skip
+            return False
         try:
             self.message.redlock.reserve(
                 self.lease.key,

@@ -168,7 +168,7 @@ class KeeperClient:
 
         Args:
             lease: Lease to release.
-            min_hold_until: As in `register`.
+            min_hold_until: As in `register`, or until the end of a lock delay that has begun.
             done: Done mark to leave for other copies of the message; None for none.
         """
         row = self._leases.get(lease)
@@ -181,6 +181,8 @@ class KeeperClient:
                 done=done,
                 will_be_redelivered=None,
             )
+            # The run has ended: the death of its process begins no lock delay.
+            record = record._replace(lock_delay_ms=0)
             self._table.leave_release(row, record)
             self._left[row] = lease.owner
             self._attempts.pop(row, None)

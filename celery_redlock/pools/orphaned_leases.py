@@ -33,12 +33,15 @@ class HeldLease:
         will_be_redelivered: Whether the message comes again if the process dies; None: not known
             yet.
         is_kept: Whether the main process has begun to renew it.
+        keep_until: Time until which the lock key stays after the release, seconds on the clock;
+            None: it is not released yet.
     """
 
     record: LeaseRecord
     lease: Lease
     will_be_redelivered: bool | None
     is_kept: bool = False
+    keep_until: float | None = None
 
     @property
     def mark(self) -> tuple[str | None, float]:
@@ -73,8 +76,11 @@ class OrphanedLeases:
         unreleased, self._unreleased = self._unreleased, []
         for held in unreleased:
             now = redlock.clock.now()
-            # What the dead process has sent last may still be on its way.
-            keep = max(held.lease.lock_delay_ms / 1000, held.record.min_hold_until - now)
+            if held.keep_until is None:
+                # What the dead process has sent last, until the deadline, may still be on its way.
+                delayed_until = min(now, held.lease.deadline) + held.lease.lock_delay_ms / 1000
+                held.keep_until = max(delayed_until, held.record.min_hold_until)
+            keep = max(0.0, held.keep_until - now)
             done, done_ttl = held.mark
             release = partial(redlock.release, keep=keep, done=done, done_ttl=done_ttl)
             if now < held.lease.deadline:

@@ -220,7 +220,7 @@ class Redlock(Parts):
         return self._inspection.is_locked(key)
 
     def holder(self, key: str) -> Holder | None:
-        """Return who holds `key`, or has reserved it; None: it is free.
+        """Return who holds `key`, or has reserved it; None: it is free, as `locked` says.
 
         The answer may be out of date when it arrives: to act on a free lock, acquire it.
 
@@ -230,7 +230,8 @@ class Redlock(Parts):
         """
         check_key(key)
         held = self._inspection.read_holder(key)
-        if held is None:
+        # The key may be left on a node that was slow, of a lock that a majority has released.
+        if held is None or (held.contended and not self._inspection.is_locked(key)):
             return None
         return Holder(held.task_id, held.hostname, held.remaining, held.held_since, held.contended)
 

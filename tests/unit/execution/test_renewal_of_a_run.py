@@ -211,6 +211,19 @@ def test_a_release_that_fails_is_left_to_the_main_process(
     assert run._done
 
 
+def test_a_late_release_that_fails_is_left_with_its_lock_delay(
+    new_run: NewRun, client: Client, node: OneNode
+) -> None:
+    run = new_run()
+    run.begin()
+    run.lease.lock_delay_ms = 5_000
+    node.clock.move(run.lease.deadline - node.clock.now() + 1.0)
+    client.calls.clear()
+    node.is_up = False
+    run.end(None)
+    assert client.calls[-1] == ("leave_release", run.lease, run.lease.deadline + 5.0, None)
+
+
 def test_what_an_exiting_pool_process_holds_is_left_to_the_main_process(
     new_run: NewRun, client: Client, node: OneNode
 ) -> None:

@@ -167,6 +167,30 @@ def test_a_lock_is_handed_over_from_its_own_lease_only() -> None:
     ]
 
 
+def lost_run(nodes: Nodes, ended_before: float) -> Run:
+    run = new_run(nodes)
+    run.lease.deadline = nodes.clock.now() - ended_before
+    run.lease.lock_delay_ms = 60_000
+    run.successor = Successor("told:task-1@host", 3600.0)
+    return run
+
+
+def test_a_lost_lock_is_not_handed_over_during_its_lock_delay(log: Any) -> None:
+    nodes = Nodes()
+    run = lost_run(nodes, ended_before=30.0)
+    run.end(Retry())
+    assert nodes.reserved == []
+    assert run.lease.is_released
+    line = "lock not handed over to the retry, lock delay is not over key=k task_id=task-1"
+    assert ("INFO", line) in log()
+
+
+def test_a_lost_lock_is_handed_over_after_its_lock_delay() -> None:
+    nodes = Nodes()
+    lost_run(nodes, ended_before=61.0).end(Retry())
+    assert [how["owner"] for how in nodes.reserved] == ["told:task-1@host"]
+
+
 # --- no quorum at the end -------------------------------------------------------------------------
 
 

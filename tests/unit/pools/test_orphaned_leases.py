@@ -204,6 +204,30 @@ def test_a_key_stays_for_the_lock_delay_of_a_dead_process(stage: Stage) -> None:
     assert stage.nodes.released[0][0] == 5.0
 
 
+def test_a_repeated_release_does_not_begin_the_lock_delay_anew(stage: Stage) -> None:
+    stage.nodes.is_down = True
+    held = stage.held()
+    held.lease.lock_delay_ms = 5000
+    stage.orphans.add_held(held)
+    stage.step()
+    stage.clock.move(2.0)
+    stage.nodes.is_down = False
+    stage.step()
+    stage.clock.move(2.0)
+    stage.orphans.record_task_outcome("task-1", will_be_redelivered=False)
+    stage.step()
+    assert [keep for keep, _, _ in stage.nodes.released] == [3.0, 1.0]
+
+
+def test_the_lock_delay_of_a_lost_lease_begins_at_its_deadline(stage: Stage) -> None:
+    held = stage.held()
+    held.lease.lock_delay_ms = 5000
+    stage.clock.move(12.0)
+    stage.orphans.add_held(held)
+    stage.step()
+    assert stage.nodes.released[0][0] == 3.0
+
+
 def test_a_failed_release_is_repeated_without_a_warning(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:

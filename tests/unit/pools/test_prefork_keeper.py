@@ -211,6 +211,15 @@ def test_a_failed_release_of_a_process_that_ends_is_made(pool: Pool, is_seen: bo
     assert pool.nodes.how == {"keep": kept, "done": "done-1", "done_ttl": PROVISIONAL_S}
 
 
+def test_a_failed_release_begins_no_lock_delay(pool: Pool) -> None:
+    lease = pool.hold()
+    lease.lock_delay_ms = 60_000
+    pool.nodes.retried.add(lease.owner)
+    leave_release(pool, lease)
+    pool.kill()
+    assert pool.nodes.how["keep"] == pytest.approx(3.0, abs=0.1), "as long as the run has said"
+
+
 def test_a_failed_release_without_a_mark_gets_none(pool: Pool) -> None:
     lease = pool.hold()
     pool.step()

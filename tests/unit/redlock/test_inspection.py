@@ -74,6 +74,15 @@ def test_a_reservation_names_no_time(five: Network) -> None:
     assert (holder.label, holder.held_since) == ("message", None)
 
 
+@pytest.mark.parametrize("left", [1, 2, 3])
+def test_a_lock_has_a_holder_unless_a_majority_is_free(five: Network, left: int) -> None:
+    for node in five.nodes[:left]:
+        node.take(OTHER)
+    redlock = five.redlock()
+    assert (redlock.holder("k") is not None) == redlock.locked("k") == (left == 3)
+    assert redlock.read_holder("k"), "a leftover can be released"
+
+
 def test_a_free_lock_has_no_holder(five: Network) -> None:
     redlock = five.redlock()
     assert redlock.holder("k") is None

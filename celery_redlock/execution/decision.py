@@ -75,9 +75,9 @@ class Situation(NamedTuple):
         is_copy: Whether the message was delivered before, or is a copy by its headers.
         is_shutting_down: Whether the worker is being shut down.
         is_own: Whether the holder is an execution of the same publication, or its reservation.
-        is_receiver: Whether the holder executes another receiver's copy of a broadcast message.
         is_slot: Whether the pending slot is held, instead of the lock itself.
-        has_result: Whether a run of the message has stored its result, and this is one more run.
+        has_result: Whether the task's result is that of another run: of the holder, which executes
+            another receiver's copy of a broadcast message, or of the run before one more.
     """
 
     on_conflict: OnConflict
@@ -88,7 +88,6 @@ class Situation(NamedTuple):
     is_copy: bool = False
     is_shutting_down: bool = False
     is_own: bool = False
-    is_receiver: bool = False
     is_slot: bool = False
     has_result: bool = False
 
@@ -116,8 +115,7 @@ def decide_on_slot(situation: Situation, waiting: LockHeld) -> Outcome | None:
         return None
     if situation.is_own:
         return Outcome(Action.DISCARD)
-    has_result = situation.is_receiver or situation.has_result
-    action = Action.DISCARD if has_result else Action.SKIP
+    action = Action.DISCARD if situation.has_result else Action.SKIP
     return Outcome(action, OnConflict.SKIP.value)
 
 
@@ -142,14 +140,13 @@ def _beside_holder(situation: Situation, held: LockHeld) -> Outcome:
         # the pending slot begins about now.
         after = SHORTEST_S if situation.is_slot else pause
         return Outcome(Action(policy.value), policy.value, after)
-    if situation.is_receiver:
+    if situation.has_result:
         policy = OnConflict.SKIP
     return _drop(situation, Action(policy.value), policy)
 
 
 def _drop(situation: Situation, action: Action, policy: OnConflict) -> Outcome:
-    # The task's result is that of the copy which another receiver runs.
-    action = Action.DISCARD if situation.is_receiver else action
+    action = Action.DISCARD if situation.has_result else action
     return Outcome(action, policy.value, releases=True)
 
 

@@ -140,12 +140,12 @@ ROWS = (
     Row(
         "It would be requeued, but has no queue, and another receiver runs its copy of the "
         "broadcast message", "any", Action.DISCARD, BY_CONFLICT, True,
-        lambda why, of: of.is_receiver and _comes_back_by(why, of) is not None,
+        lambda why, of: of.has_result and _comes_back_by(why, of) is not None,
     ),
     Row(
-        "Another receiver runs its copy of the broadcast message", "all others", Action.DISCARD,
-        "skip", True,
-        lambda _, of: of.is_receiver,
+        "Another receiver runs its copy of the broadcast message, or this one has run and was to "
+        "run once more", "all others", Action.DISCARD, "skip", True,
+        lambda _, of: of.has_result,
     ),
     Row(
         "It would be requeued, but has no queue", "any", Action.SKIP, BY_CONFLICT, True,

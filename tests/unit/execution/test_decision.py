@@ -37,7 +37,7 @@ REFUSED: dict[Refusal, Refused] = {
     Refusal.SLOT_HELD: LockHeld("t%next", "waiting@host", 20.0, owner=WAITING, age=16.0),
     Refusal.NO_QUORUM: QuorumUnavailable("t", {"127.0.0.1:1": "down"}, 1),
 }
-FACTS = ("is_eager", "has_queue", "is_copy", "is_shutting_down", "is_own", "is_receiver")
+FACTS = ("is_eager", "has_queue", "is_copy", "is_shutting_down", "is_own", "has_result")
 
 
 def situations(refusal: Refusal) -> Iterator[Situation]:
@@ -48,8 +48,8 @@ def situations(refusal: Refusal) -> Iterator[Situation]:
     for (on_conflict, on_unavailable), facts in itertools.product(policies, every):
         known: dict[str, Any] = dict(zip(FACTS, facts, strict=True))
         of = Situation(on_conflict, on_unavailable, TTL, is_slot=is_slot, **known)
-        is_eager_or_sent = not (of.is_eager and (of.has_queue or of.is_copy or of.is_receiver))
-        if is_eager_or_sent and (has_holder or not (of.is_own or of.is_receiver)):
+        is_eager_or_sent = not (of.is_eager and (of.has_queue or of.is_copy or of.has_result))
+        if is_eager_or_sent and (has_holder or not (of.is_own or of.has_result)):
             yield of
 
 
@@ -104,7 +104,7 @@ def test_how_long_a_message_pauses(
 
 
 @pytest.mark.parametrize(
-    ("is_contended", "is_own", "is_receiver", "outcome"),
+    ("is_contended", "is_own", "has_result", "outcome"),
     [
         (False, False, False, Outcome(Action.SKIP, "skip")),
         (False, True, False, Outcome(Action.DISCARD)),
@@ -114,19 +114,13 @@ def test_how_long_a_message_pauses(
     ],
 )
 def test_a_message_whose_slot_is_taken_is_left_to_the_one_that_waits(
-    is_contended: bool, is_own: bool, is_receiver: bool, outcome: Outcome | None
+    is_contended: bool, is_own: bool, has_result: bool, outcome: Outcome | None
 ) -> None:
     of = Situation(
-        OnConflict.COALESCE, OnUnavailable.RESCHEDULE, TTL, is_own=is_own, is_receiver=is_receiver
+        OnConflict.COALESCE, OnUnavailable.RESCHEDULE, TTL, is_own=is_own, has_result=has_result
     )
     waiting = LockHeld("t%next", owner=WAITING, contended=is_contended)
     assert decide_on_slot(of, waiting) == outcome
-
-
-def test_one_more_run_whose_slot_is_taken_leaves_the_result_as_it_is() -> None:
-    """A copy has run and stored its result; the run of the message that waits covers this one."""
-    of = Situation(OnConflict.COALESCE, OnUnavailable.RESCHEDULE, TTL, has_result=True)
-    assert decide_on_slot(of, LockHeld("t%next", owner=WAITING)) == Outcome(Action.DISCARD, "skip")
 
 
 @pytest.mark.parametrize(

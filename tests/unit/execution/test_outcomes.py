@@ -75,12 +75,13 @@ def test_a_body_that_runs_without_a_quorum_does_not_keep_its_reservation(
     assert message.must_release is False
 
 
-def test_one_more_run_whose_slot_is_taken_stores_no_result(
-    new_task: NewTask, node: OneNode
+@pytest.mark.parametrize("policy", ["coalesce", "skip"])
+def test_one_more_run_that_is_refused_stores_no_result(
+    new_task: NewTask, node: OneNode, policy: str
 ) -> None:
-    """That of its copy, which has run, stays; the message that waits covers this run."""
+    """That of its copy, which has run, stays; the policy may have changed since."""
     node.held["t%next"] = WAITING, 1e9
-    message = message_of(new_task(lock_on_conflict="coalesce"))
+    message = message_of(new_task(lock_on_conflict=policy))
     message.delivery.begin_once_more()
     with pytest.raises(Ignore) as caught:
         outcomes.conclude(message, HELD)

@@ -37,6 +37,10 @@ _NOBODY = (
     "runs a task, and without pidfds, as on macOS, a worker does not know what its prefork pool "
     "runs; nor does any worker answer for a lock that is held outside of a task"
 )
+_UNANSWERED = (
+    "but no worker has answered that it ended the run. The run may have come to its own end; if "
+    "its worker is dead or unreachable, its message may come again"
+)
 _GOES_ON = (
     "the lock has not been released since. The body may be inside of C code, as in a query or in "
     "time.sleep(), or go on in spite of the interrupt; with lock_min_hold, or with lock_delay "
@@ -64,7 +68,7 @@ class Ending:
 
     Attributes:
         outcome: Who has the lock now, or why the run goes on; a sentence without a full stop.
-        is_ended: Whether its owner is gone from the nodes.
+        is_ended: Whether a worker has ended it, and its owner is gone from the nodes.
     """
 
     outcome: str
@@ -168,7 +172,9 @@ def _end(
         if len(seen) >= majority(len(nodes)) and all(one.holder != lock.owner for one in seen):
             follower = lock_of(lock.key, views)
             who = f"{follower.holder('another holder')} has" if follower else "nobody has"
-            return Ending(f"Ended: {who} the lock now", is_ended=True)
+            if answers:
+                return Ending(f"Ended: {who} the lock now", is_ended=True)
+            return Ending(f"Not known to have ended: {who} the lock now, {_UNANSWERED}")
         if look or answers:
             sleep(_LOOK_EVERY_S)
         else:

@@ -186,7 +186,28 @@ def test_nobody_is_asked_again_for_a_run_that_has_ended(
     lease = redlock.acquire("k", label="task-1")
     workers.when_asked = lambda _: redlock.release(lease)
     _, became = act()
-    assert (len(workers.asked), became.is_ended) == (1, True)
+    assert len(workers.asked) == 1
+    assert became.outcome.startswith("Not known to have ended: nobody has the lock now")
+
+
+@pytest.mark.parametrize("follower", [None, "task-1"])
+def test_a_lease_that_expires_unanswered_is_not_called_ended(
+    three: Operated, redlock: TaskLock, workers: Workers, act: Any, follower: str | None
+) -> None:
+    lease = redlock.acquire("k", label="task-1")
+
+    def outlive_it(look: int) -> None:
+        if look == 2:
+            redlock.release(lease)
+            if follower:
+                redlock.acquire("k", label=follower)
+
+    workers.act = outlive_it
+    _, became = act()
+    assert not became.is_ended
+    assert "no worker has answered that it ended the run" in became.outcome
+    assert "its message may come again" in became.outcome
+    assert (f"{follower}@" in became.outcome) is (follower is not None)
 
 
 @pytest.mark.parametrize("answers", [[], [NOT_HERE], [None, "x"]], ids=str)

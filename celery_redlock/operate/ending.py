@@ -35,7 +35,8 @@ _LOOKS = 50
 _NOBODY = (
     "no worker has answered that it runs it. A worker of the solo pool hears no command while it "
     "runs a task, and without pidfds, as on macOS, a worker does not know what its prefork pool "
-    "runs; nor does any worker answer for a lock that is held outside of a task"
+    "runs; nor does any worker answer for a lock whose worker is dead, that is held outside of a "
+    "task, or that lock_min_hold keeps after its run"
 )
 _UNANSWERED = (
     "but no worker has answered that it ended the run. The run may have come to its own end; if "
@@ -183,9 +184,9 @@ def _end(
     if len(seen) < majority(len(nodes)):
         return Ending(f"Not known to have ended: {len(seen)} of {len(nodes)} nodes answered")
     if not answers:
-        return Ending(f"Still runs: {_NOBODY}")
+        return Ending(f"Still held: {_NOBODY}")
     done = "; ".join(f"worker {name}: {said.get('ok')}" for name, said in answers)
-    return Ending(f"Still runs: {done}; {_GOES_ON}")
+    return Ending(f"Still held: {done}; {_GOES_ON}")
 
 
 def _ask(app: Any, lock: Lock, order: Order) -> list[tuple[str, dict[str, Any]]]:

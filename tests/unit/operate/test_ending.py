@@ -160,7 +160,7 @@ def test_a_run_that_goes_on_is_told_with_the_workers_answer(
     _, became = act()
     assert not became.is_ended
     assert became.outcome.startswith(
-        "Still runs: worker celery@1: SIGKILL is sent to its process 7; the lock has not been"
+        "Still held: worker celery@1: SIGKILL is sent to its process 7; the lock has not been"
     )
     assert sum(workers.pauses) == pytest.approx(10.0)
 
@@ -177,7 +177,7 @@ def test_a_worker_that_did_not_hear_it_is_asked_once_more(
     _, became = act()
     assert len(workers.asked) == 2
     assert workers.asked[0] == workers.asked[1]
-    assert became.outcome.startswith("Still runs: worker celery@0: SIGKILL is sent")
+    assert became.outcome.startswith("Still held: worker celery@0: SIGKILL is sent")
 
 
 def test_nobody_is_asked_again_for_a_run_that_has_ended(
@@ -218,8 +218,9 @@ def test_if_no_worker_runs_it_the_reasons_are_named(
     workers.answers = answers
     _, became = act()
     assert not became.is_ended
-    assert became.outcome.startswith("Still runs: no worker has answered that it runs it.")
-    assert "solo pool hears no command" in became.outcome
+    assert became.outcome.startswith("Still held: no worker has answered that it runs it.")
+    for reason in ("solo pool hears no command", "worker is dead", "lock_min_hold keeps"):
+        assert reason in became.outcome
 
 
 def test_a_worker_that_refuses_is_not_waited_for(

@@ -35,7 +35,12 @@ _LOOKS = 50
 _NOBODY = (
     "no worker has answered that it runs it. A worker of the solo pool hears no command while it "
     "runs a task, and without pidfds, as on macOS, a worker does not know what its prefork pool "
-    "runs; nor does any worker answer for a lock that is held outside of a task"
+    "runs; nor does any worker answer for a lock whose worker is dead, that is held outside of a "
+    "task, or that lock_min_hold keeps after its run"
+)
+_UNANSWERED = (
+    "but no worker has answered that it ended the run. The run may have come to its own end; if "
+    "its worker is dead or unreachable, its message may come again"
 )
 _GOES_ON = (
     "the lock has not been released since. The body may be inside of C code, as in a query or in "
@@ -64,7 +69,7 @@ class Ending:
 
     Attributes:
         outcome: Who has the lock now, or why the run goes on; a sentence without a full stop.
-        is_ended: Whether its owner is gone from the nodes.
+        is_ended: Whether a worker has ended it, and its owner is gone from the nodes.
     """
 
     outcome: str
@@ -168,7 +173,9 @@ def _end(
         if len(seen) >= majority(len(nodes)) and all(one.holder != lock.owner for one in seen):
             follower = lock_of(lock.key, views)
             who = f"{follower.holder('another holder')} has" if follower else "nobody has"
-            return Ending(f"Ended: {who} the lock now", is_ended=True)
+            if answers:
+                return Ending(f"Ended: {who} the lock now", is_ended=True)
+            return Ending(f"Not known to have ended: {who} the lock now, {_UNANSWERED}")
         if look or answers:
             sleep(_LOOK_EVERY_S)
         else:
@@ -177,9 +184,9 @@ def _end(
     if len(seen) < majority(len(nodes)):
         return Ending(f"Not known to have ended: {len(seen)} of {len(nodes)} nodes answered")
     if not answers:
-        return Ending(f"Still runs: {_NOBODY}")
+        return Ending(f"Still held: {_NOBODY}")
     done = "; ".join(f"worker {name}: {said.get('ok')}" for name, said in answers)
-    return Ending(f"Still runs: {done}; {_GOES_ON}")
+    return Ending(f"Still held: {done}; {_GOES_ON}")
 
 
 def _ask(app: Any, lock: Lock, order: Order) -> list[tuple[str, dict[str, Any]]]:

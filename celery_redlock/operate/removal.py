@@ -36,12 +36,19 @@ def removal_of(
 
     Returns:
         None: There is nothing to release.
+
+    Raises:
+        QuorumUnavailable: No node that answered has it, and fewer than a quorum answered.
     """
     view = view_of(nodes, target.key_prefix, key)
     lock = view.lock
     if label is not None:
         lock = next((mark for mark in view.marks if mark.owner == label), None)
     if lock is None:
+        if not view.is_known:
+            pairs = zip(view.names, view.views, strict=True)
+            errors = {name: one.error for name, one in pairs if isinstance(one, Failed)}
+            raise QuorumUnavailable(key, errors, len(nodes), "release")
         return None
     return lock, consequence(lock, options_of(target.app, task_in(key)))
 

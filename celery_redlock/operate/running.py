@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery_redlock.redlock.errors import shown
 from celery_redlock.redlock.labels import label_of
 
+from .workers import remote_control
+
 if TYPE_CHECKING:
     from .locks import Lock
     from .target import Target
@@ -21,6 +23,7 @@ ANSWER_WITHIN_S = 1.0
 _EVERY_S = 2.0
 _LONGEST = 100
 """Characters of a call's arguments that are shown."""
+_NO_REMOTE_CONTROL = "the broker has no remote control"
 _NO_WORKER = f"no worker answered within {ANSWER_WITHIN_S:.0f} s"
 _NOT_YET = "the workers have not answered yet"
 _OF_A_PROCESS = re.compile(r"pid-\d+\Z")
@@ -154,8 +157,9 @@ def _ask(app: Any, wanted: Collection[str], *, shows_arguments: bool) -> Running
 
     problem = None
     try:
-        with app.connection_for_write() as connection:
-            connection.ensure_connection(max_retries=1, interval_start=0)
+        with remote_control(app) as connection:
+            if connection is None:
+                return Running(problem=_NO_REMOTE_CONTROL)
             # `safe`: the arguments as the publisher lets them be shown, never as they are.
             inspect = app.control.inspect(
                 connection=connection, timeout=ANSWER_WITHIN_S, callback=note

@@ -26,8 +26,9 @@ def remote_control(app: Any) -> Iterator[Any]:
         if "fanout" not in connection.transport.implements.exchange_type:
             yield None
             return
-        if connection.transport.driver_type == "redis":  # which has no connect timeout otherwise
-            connection.transport_options.setdefault("socket_connect_timeout", _CONNECT_S)
+        if connection.transport.driver_type == "redis":  # which has no timeouts otherwise
+            for option in ("socket_connect_timeout", "socket_timeout"):
+                connection.transport_options.setdefault(option, _CONNECT_S)
         connection.ensure_connection(max_retries=1, interval_start=0)
         yield connection
 

@@ -164,10 +164,17 @@ def _check_role(access: Access) -> ResponseReturnValue | None:
 
 
 def _check_form() -> None:
-    if urlsplit(request.headers.get("Origin", "")).netloc != request.host:
+    if not _is_of_page(request.headers.get("Origin", "")):
         abort(403, "The request comes from another site, or does not say from which.")
     if not hmac.compare_digest(csrf().encode(), request.form.get("csrf", "").encode()):
         abort(403, "The form is not one of this session; load the page again.")
+
+
+def _is_of_page(origin: str) -> bool:
+    try:
+        return urlsplit(origin).netloc == request.host
+    except ValueError:
+        return False
 
 
 def _is_address(name: str) -> bool:

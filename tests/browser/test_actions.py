@@ -90,7 +90,7 @@ def test_the_end_of_a_run_fits_a_phone_in_both_colours(
         check_that_it_fits(chromium, path)
     # Nobody runs it.
     click(chromium, "End it")
-    eventually(lambda: "Still runs: no worker has answered" in text(chromium))
+    eventually(lambda: "Still held: no worker has answered" in text(chromium))
     check_that_it_fits(chromium, "the outcome")
 
 
@@ -105,7 +105,7 @@ def test_the_actions_of_operators_fit_a_phone_in_both_colours(
     for key, reason in ((LONG, "it hangs " * 40), ("", "x" * 400)):
         action = Action("end", author, f"held by {'5b2c1f0e-' * 40}", key, reason)
         with target.nodes() as nodes, recorded(target, nodes, action) as result:
-            result.text = "Still runs: " + "y" * 300
+            result.text = "Still held: " + "y" * 300
     eventually(lambda: "it hangs" in text(chromium))
     check_that_it_fits(chromium, "actions")
 

@@ -96,7 +96,7 @@ def test_a_solo_worker_does_not_hear_it(project: Project, key: str) -> None:
     worker = project.start_worker(pool="solo")
     result, name = begin(project, key)
     ran = end(project, name)
-    assert "\nStill runs: no worker has answered that it runs it." in ran.output
+    assert "\nStill held: no worker has answered that it runs it." in ran.output
     assert "solo pool hears no command" in ran.output
     assert ran.exit_code == 1
     project.open(key)

@@ -24,7 +24,7 @@ def orders(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Order]]:
     def end(_target: Any, _nodes: Any, lock: Lock, order: Order, _sleep: Any) -> Ending:
         given.append((lock.id, order))
         if lock.key == "goes-on":
-            return Ending("Still runs: worker celery@\x1b: why")
+            return Ending("Still held: worker celery@\x1b: why")
         return Ending("Ended: nobody has the lock now", is_ended=True)
 
     monkeypatch.setattr(ending, "end", end)
@@ -68,7 +68,7 @@ def test_a_run_that_goes_on_is_an_exit_code(
 ) -> None:
     redlock.acquire("goes-on", 30)
     ran = run("end", "goes-on", "--yes", app=bank)
-    assert ran.output.endswith("\nStill runs: worker celery@\\x1b: why.\n")
+    assert ran.output.endswith("\nStill held: worker celery@\\x1b: why.\n")
     shown = run("end", "goes-on", "--yes", "--json", app=bank)
     assert shown.json["ended"] is False
     assert (ran.exit_code, shown.exit_code) == (1, 1)

@@ -160,7 +160,7 @@ def test_a_run_that_goes_on_is_told_with_the_workers_answer(
     _, became = act()
     assert not became.is_ended
     assert became.outcome.startswith(
-        "Still runs: worker celery@1: SIGKILL is sent to its process 7; the lock has not been"
+        "Still held: worker celery@1: SIGKILL is sent to its process 7; the lock has not been"
     )
     assert sum(workers.pauses) == pytest.approx(10.0)
 
@@ -177,7 +177,7 @@ def test_a_worker_that_did_not_hear_it_is_asked_once_more(
     _, became = act()
     assert len(workers.asked) == 2
     assert workers.asked[0] == workers.asked[1]
-    assert became.outcome.startswith("Still runs: worker celery@0: SIGKILL is sent")
+    assert became.outcome.startswith("Still held: worker celery@0: SIGKILL is sent")
 
 
 def test_nobody_is_asked_again_for_a_run_that_has_ended(
@@ -186,7 +186,28 @@ def test_nobody_is_asked_again_for_a_run_that_has_ended(
     lease = redlock.acquire("k", label="task-1")
     workers.when_asked = lambda _: redlock.release(lease)
     _, became = act()
-    assert (len(workers.asked), became.is_ended) == (1, True)
+    assert len(workers.asked) == 1
+    assert became.outcome.startswith("Not known to have ended: nobody has the lock now")
+
+
+@pytest.mark.parametrize("follower", [None, "task-1"])
+def test_a_lease_that_expires_unanswered_is_not_called_ended(
+    three: Operated, redlock: TaskLock, workers: Workers, act: Any, follower: str | None
+) -> None:
+    lease = redlock.acquire("k", label="task-1")
+
+    def outlive_it(look: int) -> None:
+        if look == 2:
+            redlock.release(lease)
+            if follower:
+                redlock.acquire("k", label=follower)
+
+    workers.act = outlive_it
+    _, became = act()
+    assert not became.is_ended
+    assert "no worker has answered that it ended the run" in became.outcome
+    assert "its message may come again" in became.outcome
+    assert (f"{follower}@" in became.outcome) is (follower is not None)
 
 
 @pytest.mark.parametrize("answers", [[], [NOT_HERE], [None, "x"]], ids=str)
@@ -197,8 +218,9 @@ def test_if_no_worker_runs_it_the_reasons_are_named(
     workers.answers = answers
     _, became = act()
     assert not became.is_ended
-    assert became.outcome.startswith("Still runs: no worker has answered that it runs it.")
-    assert "solo pool hears no command" in became.outcome
+    assert became.outcome.startswith("Still held: no worker has answered that it runs it.")
+    for reason in ("solo pool hears no command", "worker is dead", "lock_min_hold keeps"):
+        assert reason in became.outcome
 
 
 def test_a_worker_that_refuses_is_not_waited_for(

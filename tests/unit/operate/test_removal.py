@@ -94,6 +94,14 @@ def test_the_done_mark_of_the_label_is_removed(three: Operated, redlock: TaskLoc
         assert removal_of(three.target(), nodes, "k", "task-3/0/a") is None
 
 
+@pytest.mark.parametrize("label", [None, "task-1/0/a"])
+def test_what_no_quorum_denies_is_not_called_free(three: Operated, label: str | None) -> None:
+    three[0].is_up = three[1].is_up = False
+    with NodeSet(three.urls, 1.0) as nodes, pytest.raises(QuorumUnavailable) as caught:
+        removal_of(three.target(), nodes, "k", label)
+    assert str(caught.value).startswith("cannot release 'k': 1 of 3 nodes answered, 2 are needed")
+
+
 def test_a_removal_closes_its_connections(
     three: Operated, redlock: TaskLock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import pytest
 from celery import Celery
 
+from celery_redlock.operate import workers
 from celery_redlock.operate.locks import Lock, lock_of
 from celery_redlock.operate.running import Running, Watch, arguments_in, running_tasks
 from celery_redlock.operate.target import Target
@@ -107,6 +109,29 @@ def test_a_broker_that_is_away_is_the_reason() -> None:
     assert problem
     assert problem.startswith("the broker can't be asked (")
     assert "refused" in problem
+
+
+@pytest.mark.timeout(30)
+def test_a_broker_that_hangs_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_CONNECT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as frozen:  # its kernel accepts connections
+        broker = f"redis://127.0.0.1:{frozen.getsockname()[1]}"
+        with Celery("bank", broker=broker, set_as_current=False) as app:
+            problem = running_tasks(target(app), [held_by("t-1")]).problem
+    assert problem
+    assert problem.startswith("the broker can't be asked (")
+    assert "Timeout" in problem
+
+
+def test_a_broker_without_remote_control_is_the_reason(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with app.connection_for_write() as connection:
+        implements = connection.transport.implements
+        limited = implements.extend(exchange_type=frozenset(["direct"]))
+        monkeypatch.setattr(type(connection.transport), "implements", limited)
+    problem = running_tasks(target(app), [held_by("t-1")]).problem
+    assert problem == "the broker has no remote control"
 
 
 @pytest.mark.parametrize(

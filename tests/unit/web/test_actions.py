@@ -117,7 +117,7 @@ def test_without_a_choice_the_signal_is_term_and_no_reason_is_said(
     [
         "Not ended: worker celery@vm: it runs in the body of another task, t-9: end that",
         "Not known to have ended: 1 of 3 nodes answered",
-        "Still runs: no worker has answered that it runs it. <b>",
+        "Still held: no worker has answered that it runs it. <b>",
     ],
 )
 def test_a_run_that_goes_on_is_told_in_the_words_of_the_command(

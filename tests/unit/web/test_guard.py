@@ -157,6 +157,7 @@ def test_of_many_logins_the_oldest_of_the_role_ends(new_client: NewClient) -> No
         {"Origin": "http://evil.example"},
         {"Origin": "http://localhost:8000"},
         {"Origin": "http://localhost.evil.example"},
+        {"Origin": "http://["},
     ],
     ids=str,
 )

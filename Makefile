@@ -21,10 +21,11 @@ FAST := tests/unit tests/contract
 COMPUTING := $(FAST) tests/model tests/simulation
 FAST_TESTS := $(PYTEST) -n logical --dist worksteal
 # The others wait for processes more than they compute: more at a time than there are cores. Those of
-# one file stay together, since they share its servers and its worker. The files go in this order:
-# pytest-xdist by itself begins with the files of many tests, and ends with one core waiting for the
-# longest test.
-ROOMS := $(COMPUTING) $(filter-out $(COMPUTING) tests/django_project,$(patsubst %/,%,$(wildcard tests/[a-z]*/)))
+# one file stay together, since they share its servers and its worker. The files go in this order,
+# the room with the longest file first: pytest-xdist by itself begins with the files of many tests,
+# and ends with one core waiting for the longest test.
+LONGEST := tests/tooling
+ROOMS := $(COMPUTING) $(LONGEST) $(filter-out $(COMPUTING) $(LONGEST) tests/django_project,$(patsubst %/,%,$(wildcard tests/[a-z]*/)))
 ALL_TESTS := $(PYTEST) -n 10 --dist loadfile --no-loadscope-reorder
 CHOSEN = $(or $(TESTS),$(ROOMS))
 # As pyproject.toml leaves out by default what runs for long. LONG=1 runs those marked `long`, too.

@@ -38,7 +38,7 @@ def test_it_renews_itself_and_shows_markup_in_keys_as_text(
     chromium.get(serve())
     assert "Locks work: 5 of 5 nodes vote, and 2 may fail." in text(chromium)
     assert "Nothing is held." in text(chromium)
-    lease = redlock.acquire(KEY, 60, label="task-1")
+    lease = redlock.acquire(KEY, label="task-1", renew=True)
     # Shortened in the middle.
     eventually(lambda: "bank.sync:<img src=x" in text(chromium))
     chromium.execute_script("document.querySelector('#locks .key a').click()")
@@ -56,7 +56,7 @@ def test_with_the_token_a_lock_is_released(
     chromium: Any, serve: Serve, five: Servers, new_redlock: NewRedlock
 ) -> None:
     redlock = new_redlock(five.urls)
-    redlock.acquire("bank.sync:42", 60, label="task-1")
+    redlock.acquire("bank.sync:42", label="task-1", renew=True)
     url = serve(token=TOKEN)
     chromium.get(url)
     chromium.find_element("name", "token").send_keys(TOKEN, "\n")
@@ -73,8 +73,8 @@ def test_it_fits_a_phone_and_follows_the_dark_scheme(
     chromium: Any, serve: Serve, five: Servers, new_redlock: NewRedlock
 ) -> None:
     redlock = new_redlock(five.urls)
-    redlock.acquire("bank.sync:" + "long" * 40, 60, label="task-" * 80)
-    redlock.acquire(LONG, 60, label="5b2c1f0e-6d0f-4a37-9d55-1f6c0b6f3a51")
+    redlock.acquire("bank.sync:" + "long" * 40, label="task-" * 80, renew=True)
+    redlock.acquire(LONG, label="5b2c1f0e-6d0f-4a37-9d55-1f6c0b6f3a51", renew=True)
     redlock.reserve(f"%beat:bank@0:{'nightly-' * 20}:2026-01-01T00:00:00Z:missed", 60, label="id")
     five[0].kill()
     url = serve()
@@ -94,7 +94,7 @@ def test_by_keyboard_the_focus_stays_while_the_page_is_renewed(
     chromium: Any, serve: Serve, five: Servers, new_redlock: NewRedlock
 ) -> None:
     redlock = new_redlock(five.urls)
-    redlock.acquire("bank.sync:42", 60, label="5b2c1f0e-6d0f-4a37-9d55-1f6c0b6f3a51")
+    redlock.acquire("bank.sync:42", label="5b2c1f0e-6d0f-4a37-9d55-1f6c0b6f3a51", renew=True)
     chromium.get(serve())
     body = chromium.find_element("css selector", "body")
     body.send_keys(TAB)
@@ -109,7 +109,7 @@ def test_by_keyboard_the_focus_stays_while_the_page_is_renewed(
     assert chromium.execute_script(outline) == "solid"
     lock = chromium.find_element("css selector", "#locks .key .copy")
     chromium.execute_script("arguments[0].focus()", lock)
-    redlock.acquire("bank.sync:43", 60, label="task-1")
+    redlock.acquire("bank.sync:43", label="task-1", renew=True)
     eventually(lambda: "bank.sync:43" in text(chromium))
     about = "return document.activeElement.dataset.copy"
     assert chromium.execute_script(about) == "bank.sync:42"

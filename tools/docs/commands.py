@@ -54,7 +54,7 @@ _UNHEARD = (
     "no worker answered within", "the workers have not answered yet", "tell what they have",
 )  # fmt: skip
 _DEFAULT_PORT = 8790
-_LONGEST_S = 60.0
+_LONGEST_S = 300.0
 """Longest time that a command may take on the busiest machine: who is on call waits for it."""
 _VOLATILE = (
     # A tick's task id, by its time.

@@ -72,7 +72,7 @@ def test_ensure_renews_as_well(five: Servers, redlock: TaskLock) -> None:
 def test_each_lease_of_a_batch_has_an_outcome_of_its_own(
     five: Servers, redlock: TaskLock, rival: TaskLock
 ) -> None:
-    leases = [redlock.acquire(f"k{number}") for number in range(600)]
+    leases = [redlock.acquire(f"k{number}", 60) for number in range(600)]
     lost = leases[::50]
     for lease in lost:
         expire_on(five, lease.key)

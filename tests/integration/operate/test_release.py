@@ -80,7 +80,7 @@ def test_the_line_that_is_printed_releases_the_lock_from_a_shell(
 ) -> None:
     redlock = new_redlock(five.urls)
     key = """it's "$HOME"; 42"""
-    redlock.acquire(key, 60)
+    redlock.acquire(key, renew=True)
     (tmp_path / "my_bank.py").write_text(_MODULE.format(nodes=five.urls), encoding="utf-8")
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
     line = f"celery -A my_bank redlock release {shlex.quote(key)}"

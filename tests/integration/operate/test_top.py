@@ -50,7 +50,7 @@ def on_a_terminal(five: Servers) -> tuple[int, str]:
 
 
 def test_on_a_terminal_it_is_a_live_table(five: Servers, new_redlock: NewRedlock) -> None:
-    new_redlock(five.urls).acquire("bank.sync:42", 30, label="task-1")
+    new_redlock(five.urls).acquire("bank.sync:42", label="task-1", renew=True)
     code, shown = on_a_terminal(five)
     assert "\x1b[?1049h" in shown  # the alternate screen
     assert "bank.sync:42" in shown

@@ -163,4 +163,4 @@ class Message:
 
     def release_left_slot(self) -> None:
         """Release the slot as `reservation.release_left_slot` does."""
-        release_left_slot(self.redlock, pending_slot_key(self.key), self.delivery)
+        release_left_slot(self.redlock, pending_slot_key(self.key), self.delivery.has_owner)

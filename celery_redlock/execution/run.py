@@ -23,7 +23,6 @@ from celery_redlock.redlock.lock import DAY_S
 from .kills import await_outcome, ends_task, is_kill
 from .message import Message
 from .monitors import send_event
-from .running import deferred_to_main
 
 logger = logging.getLogger(__name__)
 
@@ -335,3 +334,13 @@ class Run:
             self.message.options.on_lost.value,
         )  # fmt: skip
         self._send(signals.lock_lost)
+
+
+deferred_to_main: list[Run] = []
+"""Runs of this pool process that ended by SystemExit, for the main process to release."""
+
+
+def release_deferred_to_main() -> None:
+    """Release the runs left to the main process, after a SystemExit that this process survived."""
+    while deferred_to_main:
+        deferred_to_main.pop().end_after_exit()

@@ -7,8 +7,8 @@ saves work: a message whose reservation has expired runs anyway.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from celery_redlock.keys import is_key_of
 from celery_redlock.pools.pool_process import announcer, withdraw_attempts
@@ -18,9 +18,6 @@ from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.throttled_log import ThrottledLog
 
 from .headers import RESERVATION_HEADER
-
-if TYPE_CHECKING:
-    from .delivery import Delivery
 
 logger = logging.getLogger(__name__)
 _unreleased = ThrottledLog()
@@ -145,17 +142,24 @@ def release_reservation(redlock: TaskLock, reservation: Reservation) -> bool:
     return was_held
 
 
-def release_left_slot(redlock: TaskLock, slot: str, delivery: Delivery) -> None:
+def release_left_slot(
+    redlock: TaskLock, slot: str, has_owner: Callable[[str | None], bool]
+) -> None:
     """Release a pending slot if an earlier delivery of this message has left it reserved.
 
     That delivery died before it requeued the message with the slot. Later messages would be skipped
     for it until it expires, though no run is to come.
 
+    Args:
+        redlock: Lock of the app.
+        slot: Key of the slot.
+        has_owner: Returns whether an owner is the message's; see `Delivery.has_owner`.
+
     Raises:
         QuorumUnavailable: Fewer nodes than a quorum could answer, or confirm.
     """
     held = redlock.read_holder(slot)
-    if held and delivery.has_owner(held.owner):
+    if held and has_owner(held.owner):
         redlock.release_owner(held.key, str(held.owner))
 
 

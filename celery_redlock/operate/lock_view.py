@@ -15,9 +15,9 @@ from celery_redlock.redlock.protocol.replies import Busy, Failed, Granted, Grant
 from celery_redlock.units import seconds
 
 from .listing import each_done_mark
-from .locks import Kind, Lock, escaped, lock_of, task_in
+from .locks import Execution, Kind, Lock, escaped, lock_of, task_in
 from .node_set import NodeSet
-from .running import Execution, Running, running_tasks
+from .running import Running, running_tasks
 from .target import Target
 from .tasks import options_of
 from .views import read_views

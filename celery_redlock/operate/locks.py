@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from celery_redlock.beat.ticks import CLAIM_S, MISSED
@@ -25,9 +25,6 @@ from celery_redlock.redlock.protocol.quorum import majority
 from celery_redlock.redlock.protocol.replies import Busy, Failed
 from celery_redlock.redlock.protocol.scripts import HIGHEST_TOKEN
 from celery_redlock.units import seconds
-
-if TYPE_CHECKING:
-    from .running import Execution
 
 LONGEST_OWNER = 1024
 """Bytes of the longest owner, and offset of the last byte that is read of a value."""
@@ -48,6 +45,24 @@ class Kind(str, Enum):
     """The same, kept as the mark that the tick was published."""
     MISSED = "missed"
     DONE = "done"
+
+
+class Execution(NamedTuple):
+    """Execution of a task, as its worker tells.
+
+    Attributes:
+        worker: Name of the worker.
+        pid: Id of the process that runs it; None: not told.
+        arguments: Arguments as their publisher lets them be shown, shortened; None: not to be
+            shown.
+    """
+
+    worker: str
+    pid: int | None
+    arguments: str | None
+
+    def __str__(self) -> str:
+        return self.worker if self.pid is None else f"{self.worker} (pid {self.pid})"
 
 
 class LockRow(NamedTuple):

@@ -7,11 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from celery_redlock.redlock.errors import shown
 from celery_redlock.redlock.labels import label_of
 
+from .locks import Execution
 from .workers import remote_control
 
 if TYPE_CHECKING:
@@ -27,24 +28,6 @@ _NO_REMOTE_CONTROL = "the broker has no remote control"
 _NO_WORKER = f"no worker answered within {ANSWER_WITHIN_S:.0f} s"
 _NOT_YET = "the workers have not answered yet"
 _OF_A_PROCESS = re.compile(r"pid-\d+\Z")
-
-
-class Execution(NamedTuple):
-    """Execution of a task, as its worker tells.
-
-    Attributes:
-        worker: Name of the worker.
-        pid: Id of the process that runs it; None: not told.
-        arguments: Arguments as their publisher lets them be shown, shortened; None: not to be
-            shown.
-    """
-
-    worker: str
-    pid: int | None
-    arguments: str | None
-
-    def __str__(self) -> str:
-        return self.worker if self.pid is None else f"{self.worker} (pid {self.pid})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from kombu.serialization import registry as serializers  # type: ignore[attr-def
 
 from celery_redlock.config.app_lock import redlock_of
 from celery_redlock.execution import kills, running
+from celery_redlock.execution.run import release_deferred_to_main
 from celery_redlock.messages import reservation as reservations
 from celery_redlock.messages.delivery import Delivery
 from celery_redlock.messages.headers import RESERVATION_HEADER, SERIALIZER, message_headers
@@ -75,7 +76,7 @@ def _on_postrun(task: Any, state: str | None = None, **_kwargs: Any) -> None:
         # was granted when the process is dead.
         pool_process.withdraw_attempts()
         if not request.is_eager:
-            running.release_deferred_to_main()
+            release_deferred_to_main()
     if request not in running.executions:
         # The task ended before it was called. A retry still needs its reservation.
         if state != states.RETRY:
@@ -153,7 +154,7 @@ def _release_left(delivery: Delivery, reservation: reservations.Reservation) -> 
     """Release the pending slot that an earlier delivery had renewed when its worker died."""
     try:
         redlock = redlock_of(delivery.task.app)
-        reservations.release_left_slot(redlock, reservation.key, delivery)
+        reservations.release_left_slot(redlock, reservation.key, delivery.has_owner)
     except RedlockError as error:
         reservations.log_not_released(reservation, error)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from celery_redlock.config import app_lock
 from celery_redlock.execution import running
+from celery_redlock.execution.run import deferred_to_main
 from celery_redlock.redlock.errors import LockHeld
 from celery_redlock.redlock.lease import is_reservation
 from celery_redlock.signals import lock_conflict
@@ -190,7 +191,7 @@ class TaskRun(Run):
             raise self.world.error
         alive = {one.name for one in self.processes if not one.is_dead}
         left = [request.id for request in running.executions if request.hostname in alive]
-        if left or running.deferred_to_main:
+        if left or deferred_to_main:
             raise Violation("rest", f"executions of {left} are left in a process")
         if not (self._tasks.has_faults or any(one.is_dead for one in self.processes)):
             self._look_for_reservations()

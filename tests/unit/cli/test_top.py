@@ -16,8 +16,8 @@ from rich.console import Console
 
 from celery_redlock.operate import incidents
 from celery_redlock.operate.incidents import Incidents
+from celery_redlock.operate.locks import Execution
 from celery_redlock.operate.overview import read_overview
-from celery_redlock.operate.running import Execution
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.operated import Operated
 from tests.support.processes.ran import Run

@@ -53,6 +53,7 @@ def _acquire_lease(message: Message) -> Lease:
         # pending slot, rely on one more run.
         if is_provisional(done) or not message.release_slot():
             raise
+        message.has_result = True
         message.delivery.begin_once_more()
         lease = acquire(message)
     try:

@@ -40,6 +40,8 @@ class Message:
         options: Options of the task.
         key: Key of the message's lock.
         body: Function that runs the task's body, given the lease or None.
+        has_result: Whether a copy of the message has run, as a node has told, and this is to be one
+            more run.
         owner: Owner of the last request for the lock, until the request has failed or its lease is
             released.
         must_release: Whether the execution is still to release the message's reservation. Not if it
@@ -51,6 +53,7 @@ class Message:
     options: LockOptions
     key: str
     body: Callable[[Lease | None], Any]
+    has_result: bool = False
     owner: str | None = None
     must_release: bool = True
 

@@ -114,7 +114,7 @@ def _situation(message: Message, refused: Exception) -> Situation:
         is_shutting_down=is_shutting_down(),
         is_own=held is not None and delivery.has_owner(held.owner),
         is_slot=held is not None and held.key == pending_slot_key(message.key),
-        has_result=bool(delivery.once_more)
+        has_result=message.has_result
         or (held is not None and _is_held_by_other_receiver(message, held)),
     )
 

@@ -195,15 +195,10 @@ class Delivery(NamedTuple):
         """
         setattr(self.request, ONCE_MORE_HEADER, secrets.token_hex(8))
 
-    @property
-    def once_more(self) -> str:
-        """Nonce of one more run, after a copy of the message has run; '': none is to come."""
-        return nonce_in(message_headers(self.request), ONCE_MORE_HEADER)
-
     def _label(self, retries: object) -> str:
         nesting, publication = self.request.replaced_task_nesting, self.publication
         label = f"{label_of(self.request.id)}/{retries}" + (f"/{nesting}" if nesting else "")
-        if once_more := self.once_more:
+        if once_more := nonce_in(message_headers(self.request), ONCE_MORE_HEADER):
             publication += f"+{once_more}"
         return bounded(f"{label}/{publication}" if publication else label, _LONGEST_BYTES)
 

@@ -220,6 +220,26 @@ def test_a_discarded_copy_releases_a_reservation_of_its_own(
     assert (task.runs, node.held) == ([], {})
 
 
+@pytest.mark.parametrize("policy", ["coalesce", "skip"])
+def test_one_more_run_that_is_refused_leaves_the_result_of_the_first(
+    new_task: NewTask, node: OneNode, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    """It is for messages that were skipped; the policy may have changed since."""
+    task, release = new_task(lock_on_conflict=policy), node.release_owner
+    node.done.add(("t", MARK))
+    node.held |= {"t": (HOLDER, 1e9), "t%next": (WAITING, 1e9)}
+
+    def release_owner(key: str, owner: str) -> bool:
+        was_held = release(key, owner)
+        node.held["t%next"] = HOLDER, 1e9
+        return was_held
+
+    monkeypatch.setattr(node, "release_owner", release_owner)
+    deliver(task, **{**CARRIED, **Reservation("t%next", WAITING).header})
+    assert task.AsyncResult("task-1").state == "PENDING"
+    assert (task.runs, node.owner_of("t%next")) == ([], HOLDER)
+
+
 @pytest.mark.parametrize(("done_for", "is_parked"), [(10.0, True), (11.0, False)])
 def test_a_copy_is_parked_while_the_first_may_not_have_ended(
     new_task: NewTask, node: OneNode, published: Any, done_for: float, is_parked: bool

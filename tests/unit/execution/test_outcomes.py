@@ -82,7 +82,7 @@ def test_one_more_run_that_is_refused_stores_no_result(
     """That of its copy, which has run, stays; the policy may have changed since."""
     node.held["t%next"] = WAITING, 1e9
     message = message_of(new_task(lock_on_conflict=policy))
-    message.delivery.begin_once_more()
+    message.has_result = True
     with pytest.raises(Ignore) as caught:
         outcomes.conclude(message, HELD)
     assert not isinstance(caught.value, outcomes.Skipped)

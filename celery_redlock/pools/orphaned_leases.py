@@ -82,7 +82,10 @@ class OrphanedLeases:
                 held.keep_until = max(delayed_until, held.record.min_hold_until)
             keep = max(0.0, held.keep_until - now)
             done, done_ttl = held.mark
-            release = partial(redlock.release, keep=keep, done=done, done_ttl=done_ttl)
+            # A release that is repeated after the deadline would keep the key from then on.
+            release = partial(
+                redlock.release, keep=keep, done=done, done_ttl=done_ttl, is_delayed=False
+            )
             if now < held.lease.deadline:
                 try:
                     release(held.lease)

@@ -112,7 +112,13 @@ class Release(ReleaseRound):
     _waiters: Waiters
 
     def release(
-        self, lease: Lease, keep: float = 0.0, done: str | None = None, done_ttl: float = DONE_S
+        self,
+        lease: Lease,
+        keep: float = 0.0,
+        done: str | None = None,
+        done_ttl: float = DONE_S,
+        *,
+        is_delayed: bool = True,
     ) -> None:
         """Release `lease`; see `TaskLock.release`.
 
@@ -127,7 +133,7 @@ class Release(ReleaseRound):
             ends_at=max(gone_at(lease), now + keep + drift_ms(lease.ttl_ms) / 1000),
             token=lease.token,
             superseded=lease.superseded,
-            keep_until=max(now + keep, lease.delayed_until(now)),
+            keep_until=max(now + keep, lease.delayed_until(now) if is_delayed else 0.0),
             done=done,
             done_ttl_ms=round(done_ttl * 1000),
         )

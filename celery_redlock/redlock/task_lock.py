@@ -127,6 +127,7 @@ class TaskLock(Redlock):
         keep: float = 0.0,
         done: str | None = None,
         done_ttl: float = DONE_S,
+        is_delayed: bool = True,
     ) -> None:
         """Release `lease`: others can acquire the lock as soon as this returns. May be repeated.
 
@@ -135,13 +136,15 @@ class TaskLock(Redlock):
             keep: Time for which the key stays on the nodes, seconds >= 0.
             done: Label to write a done mark for.
             done_ttl: Expiry of that mark, seconds.
+            is_delayed: Whether a release after the deadline leaves the lock for its lock delay.
+                False: only for `keep`, with which the caller has reckoned the delay.
 
         Raises:
             QuorumUnavailable: No majority confirmed. The keeper retries until a majority confirms
                 or the lease's ttl is over.
         """
         check_seconds("keep", keep)
-        self._release.release(lease, keep, done, done_ttl)
+        self._release.release(lease, keep, done, done_ttl, is_delayed=is_delayed)
 
     def mark_done(self, key: str, label: str) -> None:
         """Write a done mark for `label` under `key`, or renew the one that is there.

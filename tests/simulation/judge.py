@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from celery_redlock.redlock.lease import Lease
@@ -31,6 +32,8 @@ class Violation(Exception):
 class _Held:
     lease: Lease
     process: Process
+    orphaned_at: float = math.inf
+    """When its lock delay has begun, if the main process releases it for a dead one, seconds."""
 
 
 class Judge:
@@ -101,16 +104,39 @@ class Judge:
             return
         for one in before:
             delay = one.lease.lock_delay_ms / 1000 * (1 - DRIFT_FACTOR)
-            early = one.process.true_time(one.lease.deadline) + delay - self._world.time
+            ended_at = one.process.true_time(one.lease.deadline)
+            if one.orphaned_at < math.inf:
+                ended_at = one.orphaned_at
+            early = ended_at + delay - self._world.time
             if delay and early > 0:
                 self.fail("delay", f"{one.lease.key!r} is acquired {early:.6f} s too early")
 
     def note_superseded(self, process: Process, owner: str | None) -> None:
-        """Note that a process has replaced an owner: its own lease ends with that."""
+        """Note that a process has replaced an owner: its own lease ends with that.
+
+        After the deadline, that does not end the lock delay.
+        """
         for held in self._held.values():
             held[:] = [
-                one for one in held if one.lease.owner != owner or one.process is not process
+                one
+                for one in held
+                if one.lease.owner != owner or one.process is not process or self._is_over(one)
             ]
+
+    def note_orphan(self, lease: Lease) -> None:
+        """Note that a main process is about to release the lease of a process that has died.
+
+        The lock delay begins with the death, or with the deadline if that was before.
+        """
+        held = self._held.get(lease.key, [])
+        for one in list(held):
+            if one.lease.owner != lease.owner or not one.process.is_dead:
+                continue
+            ended_at = min(one.process.died_at, one.process.true_time(lease.deadline))
+            one.orphaned_at = min(one.orphaned_at, ended_at)
+            # Without a token it is known as an attempt: no body has begun.
+            if not (one.lease.lock_delay_ms and lease.token):
+                held.remove(one)
 
     def note_reserved(self, key: str) -> None:
         """Note a reservation, of whose end waiters are not told."""
@@ -136,7 +162,8 @@ class Judge:
         ]
 
     def _is_over(self, one: _Held) -> bool:
-        return one.process.true_time(one.lease.deadline) <= self._world.time
+        ends_at = one.process.true_time(one.lease.deadline)
+        return min(ends_at, one.orphaned_at) <= self._world.time
 
     def note_released(self, lease: Lease) -> None:
         """Note that a majority has confirmed a release."""

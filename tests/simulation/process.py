@@ -64,6 +64,7 @@ class Process:
     Attributes:
         main: The thread that an interrupt strikes.
         is_dead: Whether it has crashed.
+        died_at: When, seconds.
         stalled_until: Time until which none of its threads runs, seconds.
         ends: What its descriptors stand for.
         last_struck: Time at which the latest strike ends, seconds.
@@ -78,6 +79,7 @@ class Process:
         self.chance = chance
         self.main: Task | None = None
         self.is_dead = False
+        self.died_at = math.inf
         self.is_interruptible = False
         self.stalled_until = 0.0
         self.ends: dict[int, End] = {}
@@ -183,6 +185,7 @@ class Process:
     def die(self) -> None:
         """End at once; the kernel closes the connections."""
         self.is_dead, self._next = True, 0
+        self.died_at = min(self.died_at, self.world.time)
         for end in list(self.ends.values()):
             end.close()
 

@@ -25,6 +25,7 @@ from celery_redlock.execution import kills, run
 from celery_redlock.execution.execution import execute
 from celery_redlock.messages import delivery, headers, requeue
 from celery_redlock.pools import interrupt
+from celery_redlock.redlock.errors import LeaseLost
 from celery_redlock.redlock.threads.native import is_green
 from celery_redlock.task import singleton
 from tests.simulation.installation import Chance, HereOnly, Simulated, here
@@ -34,7 +35,7 @@ from tests.support.fakes.simulated_node import EPOCH_US
 from tests.support.processes.project import celery_to_itself
 
 from .prefork import Kernel, installed_kernel
-from .schedule import LATE, QUEUE_TTL_S
+from .schedule import LATE, QUEUE_TTL_S, Traffic
 
 TTL_S = 1.0
 _WAIT_S = 1.0
@@ -86,18 +87,29 @@ class App(Celery):
     part: Part
     kernel: Kernel
 
-    def task_of(self, policy: str, acks: str, lifetime: str, *, is_prefork: bool) -> Any:
-        """Return the task with these options, declared when it is first asked for."""
+    def task_of(self, traffic: Traffic) -> Any:
+        """Return the task of a schedule, declared when it is first asked for."""
+        policy, acks, lifetime = traffic.policy, traffic.acks, traffic.lifetime
+        is_prefork, delay = traffic.is_prefork, traffic.lock_delay
         name = f"{policy}.{acks}.{lifetime}{'.prefork' if is_prefork else ''}"
+        if delay:
+            name += f".{delay:g}"
         if name in self.tasks:
             return self.tasks[name]
 
         def body(_: Any, _key: str, seconds: float, retries: int = 0, pause: float = 0.0) -> str:
             task: Any = self.tasks[name]
-            self.part.run_body(task, seconds)
-            if task.request.retries < retries:
+            lost = None
+            try:
+                self.part.run_body(task, seconds)
+            except LeaseLost as error:
+                lost = error
+            may_retry = task.request.retries < retries
+            if lost and not (delay and may_retry):
+                raise lost
+            if may_retry:
                 # A message that is requeued must not use them up.
-                raise task.retry(countdown=pause, max_retries=retries)
+                raise task.retry(countdown=pause, max_retries=retries, exc=lost)
             return "ran"
 
         options: dict[str, Any] = {"lock_wait": _WAIT_S} if policy == "wait" else {}
@@ -106,7 +118,7 @@ class App(Celery):
         declare: Any = self.task(
             base=SingletonTask, bind=True, shared=False, name=name, acks_late=acks == LATE,
             lock_key=["_key"], lock_ttl=TTL_S, lock_on_conflict=policy,
-            lock_lifetime=lifetime, reject_on_worker_lost=is_prefork,
+            lock_lifetime=lifetime, reject_on_worker_lost=is_prefork, lock_delay=delay,
             **options,
         )  # fmt: skip
         return declare(body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,13 +13,16 @@ from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery_redlock.execution import attempt, decision, entry, outcomes
 from celery_redlock.execution.decision import Action, Outcome
 from celery_redlock.execution.message import Message
-from celery_redlock.execution.run import Run
+from celery_redlock.execution.run import Run, Successor
 from celery_redlock.messages import delivery, headers, requeue, reservation
 from celery_redlock.messages.delivery import Delivery
 from celery_redlock.messages.reservation import Reservation
+from celery_redlock.pools.lease_record import LeaseRecord
+from celery_redlock.pools.orphaned_leases import OrphanedLeases
 from celery_redlock.pools.prefork_keeper import PreforkKeeper
 from celery_redlock.redlock.errors import LockHeld, QuorumUnavailable
 from celery_redlock.redlock.keeper import Keeper
+from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.task import publication, singleton
 from celery_redlock.worker import signal_handlers
 
@@ -53,6 +57,9 @@ KNOWN_SEEDS = {
     "reservation_outlives_its_publication": 2_000_000_035,
     "dropped_without_its_reservation": 2_000_000_080,
     "reservation_is_not_taken_over": 2_000_000_003,
+    "delay_of_an_orphan_begins_anew": 3_000_021_178,
+    "lost_lock_is_handed_over": 2_000_022_775,
+    "left_release_begins_a_delay": 3_000_020_326,
 }
 """A schedule that was picked because it finds the bug."""
 FOUND_WITHIN = {
@@ -84,6 +91,9 @@ FOUND_WITHIN = {
     "reservation_outlives_its_publication": 5_000,
     "dropped_without_its_reservation": 200,
     "reservation_is_not_taken_over": 100,
+    "delay_of_an_orphan_begins_anew": 5_000,
+    "lost_lock_is_handed_over": 10_000,
+    "left_release_begins_a_delay": 10_000,
 }
 """Fresh schedules of the same kind in which each is found: ten times the mean of several tries."""
 
@@ -345,3 +355,35 @@ def _reservation_is_not_taken_over(patch: pytest.MonkeyPatch) -> None:
     """A message meets its own reservation as if somebody else held the lock."""
     patch.setattr(delivery, "reservation_of", lambda *_: None)
     patch.setattr(attempt, "is_reservation", lambda _: False)
+
+
+@_bug
+def _delay_of_an_orphan_begins_anew(patch: pytest.MonkeyPatch) -> None:
+    """Each release of a dead process's lease, until one is confirmed, begins the lock delay."""
+    release_all = OrphanedLeases.release_all
+
+    def begin_anew(self: OrphanedLeases, redlock: TaskLock) -> None:
+        for held in self._unreleased:
+            delayed_until = redlock.clock.now() + held.lease.lock_delay_ms / 1000
+            held.keep_until = max(delayed_until, held.record.min_hold_until)
+        release_all(self, redlock)
+
+    patch.setattr(OrphanedLeases, "release_all", begin_anew)
+
+
+@_bug
+def _lost_lock_is_handed_over(patch: pytest.MonkeyPatch) -> None:
+    """The retry of a run that has lost its lease begins before the lock delay is over."""
+    hand_over = Run._hand_over
+
+    def at_once(self: Run, successor: Successor) -> bool:
+        without_delay = replace(self.lease, lock_delay_ms=0)
+        return hand_over(replace(self, lease=without_delay), successor)
+
+    patch.setattr(Run, "_hand_over", at_once)
+
+
+@_bug
+def _left_release_begins_a_delay(patch: pytest.MonkeyPatch) -> None:
+    """A run that has ended in time, and whose process ends after it, is taken for a dead one."""
+    patch.setattr(LeaseRecord, "_replace", lambda record, **_: record)

@@ -17,6 +17,8 @@ from tests.simulation.schedule import MAX_TTL_S
 from tests.simulation.servers import Server, short
 from tests.simulation.world import World
 
+from .delays import Delays
+
 _UNCLEAN_S = 2 * MAX_TTL_S
 """Time for which nodes may still have a lock after its attempt failed, besides its ttl."""
 
@@ -28,16 +30,20 @@ class Holders:
         world: Time.
         judge: What judges leases.
         servers: The nodes.
+        delays: What hears of releases, for their lock delays.
 
     Attributes:
         done: Labels whose done marks a quorum has confirmed.
     """
 
-    def __init__(self, world: World, judge: Judge, servers: Sequence[Server]) -> None:
+    def __init__(
+        self, world: World, judge: Judge, servers: Sequence[Server], delays: Delays
+    ) -> None:
         self.done: set[str] = set()
         self._world = world
         self._judge = judge
         self._servers = servers
+        self._delays = delays
         self._owners: dict[str, tuple[float, float]] = {}
         self._slots_left: dict[Process, float] = {}
         self._asked: dict[Process, list[tuple[str, str]]] = {}
@@ -64,8 +70,13 @@ class Holders:
         self._asked[process] = []
 
     def held_by(self, process: Process) -> str:
-        """Return the key of a lease that a process has asked for and a majority has; "": none."""
+        """Return the key of a lease that a process has asked for and a majority has; "": none.
+
+        Not of one that was released late, and stays for its lock delay.
+        """
         for key, owner in self._asked.get(process, ()):
+            if self._delays.may_stay(owner):
+                continue
             having = [server for server in self._servers if server.lock_owner(key) == owner]
             if len(having) >= self._judge.quorum:
                 return key
@@ -95,18 +106,16 @@ class Holders:
         lock: Any = redlock
 
         def release(lease: Lease, **how: Any) -> None:
-            for held in self._judge._held.values():
-                held[:] = [
-                    one
-                    for one in held
-                    if not (one.lease.owner == lease.owner and one.process.is_dead)
-                ]
+            self._judge.note_orphan(lease)
+            began = self._delays.note_orphan(process, lease)
             try:
                 TaskLock.release(redlock, lease, **how)
             finally:
                 self._end(process, lease.owner, _UNCLEAN_S)
             if lease.token:  # of an attempt, the grant may still arrive: it is released again
-                self._judge.note_released(lease)
+                self._delays.note_released(process, lease, began)
+                if not self._delays.may_stay(lease.owner):
+                    self._judge.note_released(lease)
 
         lock.release = release
 
@@ -121,6 +130,7 @@ class Holders:
 
         def release(lease: Lease, **how: Any) -> None:
             self._judge.note_releasing(lease)
+            began = self._delays.note_releasing(process, lease)
             try:
                 TaskLock.release(redlock, lease, **how)
             except SoftTimeLimitExceeded:
@@ -131,6 +141,7 @@ class Holders:
                 raise
             finally:
                 self._end(process, lease.owner, _UNCLEAN_S)
+            self._delays.note_released(process, lease, began)
             self._judge.note_released(lease)
 
         def release_owner(key: str, owner: str) -> bool:

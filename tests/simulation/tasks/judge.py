@@ -16,6 +16,7 @@ from kombu.exceptions import OperationalError
 from celery_redlock.messages.headers import COPY_HEADER
 from celery_redlock.redlock.errors import LeaseLost, LockHeld, QuorumUnavailable
 from celery_redlock.redlock.lease import Lease, task_of
+from celery_redlock.redlock.protocol.quorum import DRIFT_FACTOR
 from tests.simulation.judge import Violation
 from tests.simulation.process import Process
 from tests.simulation.servers import short
@@ -24,7 +25,7 @@ from tests.support.fakes.forged import delivery_of
 
 from .broker import Broker, Copy
 from .holders import Holders
-from .schedule import FORGETTING, ON_BROKER, RESERVING, RESERVING_SLOT, Call, Traffic
+from .schedule import FORGETTING, KILL, ON_BROKER, RESERVING, RESERVING_SLOT, Call, Traffic
 
 if TYPE_CHECKING:
     from .worker import Caller, Worker
@@ -132,7 +133,7 @@ class TaskJudge:
     @property
     def has_faults(self) -> bool:
         """Whether nodes, or the ways to them, are struck."""
-        return any(fault.kind not in ON_BROKER for fault in self._traffic.faults)
+        return any(fault.kind not in (*ON_BROKER, KILL) for fault in self._traffic.faults)
 
     def is_over(self) -> bool:
         """Return whether workers may stop: nothing is left to be done."""
@@ -354,7 +355,8 @@ class TaskJudge:
     def note_dead(self, worker: Worker) -> None:
         """Excuse the message that a dead worker had acknowledged early."""
         if self._traffic.is_prefork:
-            at = self._world.time + _RELEASED_WITHIN_S
+            delay = self._traffic.lock_delay * (1 + DRIFT_FACTOR)
+            at = self._world.time + _RELEASED_WITHIN_S + delay
             self._world.at(at, self._judge_orphans, self._locks.left_by(worker.process))
         if worker.in_hand:
             self._stories[worker.in_hand].is_excused = True

@@ -48,17 +48,18 @@ class Pool:
         self.pipe = _Signalled()
         self.keeper = PreforkKeeper(lambda: redlock, lambda _: False)
 
-    def add(self, process: Process, redlock: TaskLock) -> None:
-        """Add a child."""
+    def add(self, process: Process, redlock: TaskLock) -> KeeperClient:
+        """Add a child, and return its keeper client."""
         index = len(self.pids)
         self.pids[process] = _FIRST_PID + index
 
         def on_expired() -> None:
             process.signal(running.interrupt_current)
 
-        self.clients[process] = KeeperClient(
+        self.clients[process] = client = KeeperClient(
             _WRITING, self.keeper._table, index, redlock, on_expired
         )
+        return client
 
     def work(self, is_over: Callable[[], bool]) -> None:
         """Keep the children's leases until everything is over."""

@@ -22,11 +22,13 @@ from tests.simulation.servers import short
 
 from .apps import App, Part
 from .broker import Broker
+from .delays import Delays
 from .holders import Holders
 from .judge import TaskJudge
 from .prefork import Pool
 from .schedule import (
     DROP,
+    KILL,
     ON_BROKER,
     QUEUE_TTL_S,
     REFUSE,
@@ -83,9 +85,7 @@ class TaskRun(Run):
         number = len(self.processes) - 1
         app = self._apps[number]
         traffic = self._traffic
-        task = app.task_of(
-            traffic.policy, traffic.acks, traffic.lifetime, is_prefork=traffic.is_prefork
-        )
+        task = app.task_of(traffic)
         if not number:
             self._prepare()
         redlock = self.new_lock(process)
@@ -111,7 +111,7 @@ class TaskRun(Run):
         )
         self._tasks.workers.append(worker)
         if self._pool:
-            self._pool.add(process, redlock)
+            self._delays.watch(process, self._pool.add(process, redlock))
         is_last = number == len(self._traffic.clients) - 1
         if is_last:
             for task_id, call in enumerate(traffic.calls):
@@ -126,7 +126,8 @@ class TaskRun(Run):
         chance = random.Random(self._traffic.seed + 1)
         visibility = self._traffic.visibility
         self._broker = Broker(self.world, visibility, chance, self.struck)
-        self._locks = Holders(self.world, self.judge, self.servers)
+        self._delays = Delays(self.world, self.judge, self.servers, self._traffic)
+        self._locks = Holders(self.world, self.judge, self.servers, self._delays)
         self._tasks = TaskJudge(
             self.world, self._traffic, self._broker, self._locks, _CALMS_AT, self.processes
         )
@@ -149,8 +150,11 @@ class TaskRun(Run):
     # ---- faults
 
     def strike(self, struck: tuple[Faults, Fault]) -> None:
-        """Begin a fault, perhaps of the broker."""
+        """Begin a fault, perhaps of the broker, or a death."""
         fault = struck[1]
+        if fault.kind == KILL:
+            self._kill(self.processes[fault.client])
+            return
         if fault.kind not in ON_BROKER:
             super().strike(struck)
             return
@@ -162,6 +166,13 @@ class TaskRun(Run):
             self._broker.swallow(self.processes[fault.client], fault.lasts)
         elif fault.kind == DROP and not self.processes[fault.client].is_dead:
             self._tasks.workers[fault.client - self._traffic.callers].reconnect()
+
+    def _kill(self, process: Process) -> None:
+        if not process.is_dead:
+            self.struck[KILL] += 1
+            self.world.note(f"{process.name} is killed")
+            process.struck.append("crash")
+            process.die()
 
     def _calm(self, _: Any) -> None:
         for process in self.processes:
@@ -210,7 +221,8 @@ class TaskRun(Run):
         left: dict[str, list[str]] = {}
         for server in self.servers:
             for key, owner in zip(server.locked(), server.owners(), strict=True):
-                left.setdefault(key, []).append(owner)
+                if not self._delays.may_stay(owner):
+                    left.setdefault(key, []).append(owner)
         for key, owners in left.items():
             is_rest = all(is_reservation(one) and self._locks.has_ended(one) for one in owners)
             if not is_rest or len(owners) > len(self.servers) - self.judge.quorum:

@@ -21,10 +21,14 @@ KINDS_OF_SEEDS = (0, FIRST_SEED, FIRST_RESERVED_SEED, FIRST_PREFORK_SEED)
 RESERVING, RESERVING_SLOT = "until_executed", "until_and_while_executing"
 QUEUE_TTL_S = 200.0
 """Longer than a message may take to end, if nobody waits for a reservation that is left."""
+_DELAYED = 0.06
+"""Share of the schedules whose task has a lock delay."""
 POLICIES = ("skip", "reschedule", "complete", "raise", "wait", "coalesce")
 LATE, EARLY = "late", "early"
 REFUSE, SWALLOW, DROP = "refuse", "swallow", "drop"
 ON_BROKER = (REFUSE, SWALLOW, DROP)
+KILL = "kill"
+"""Of a client, at a time: a strike comes at one of its steps."""
 _ON_LINKS = ("slow", "cut", "deaf", "mute", "reset")
 FORGETTING = ("forget", "power_loss")
 
@@ -70,6 +74,7 @@ class Traffic(Schedule):
         lifetime: Lifetime of the task's lock.
         callers: How many clients call; call n is of caller n modulo that.
         is_prefork: Whether the workers are the children of a process that comes before them.
+        lock_delay: Lock delay of the task, seconds. With one, a body whose lease is lost retries.
     """
 
     policy: str = "skip"
@@ -80,6 +85,7 @@ class Traffic(Schedule):
     lifetime: str = "while_executing"
     callers: int = 1
     is_prefork: bool = False
+    lock_delay: float = 0.0
 
 
 def smaller_traffic(traffic: Traffic) -> Iterator[Schedule]:
@@ -93,6 +99,8 @@ def smaller_traffic(traffic: Traffic) -> Iterator[Schedule]:
             yield replace(traffic, calls=calls)
     if traffic.prefetch > 1:
         yield replace(traffic, prefetch=1)
+    if traffic.lock_delay:
+        yield replace(traffic, lock_delay=0.0)
 
 
 def _plainer(call: Call) -> Iterator[Call]:
@@ -106,6 +114,12 @@ def _plainer(call: Call) -> Iterator[Call]:
 
 def traffic_of(seed: int) -> Traffic:
     """Return the schedule of a seed."""
+    traffic = _without_delay(seed)
+    of_delay = random.Random(f"lock delay {seed}")
+    return _delayed(of_delay, traffic) if of_delay.random() < _DELAYED else traffic
+
+
+def _without_delay(seed: int) -> Traffic:
     chance = random.Random(seed)
     if seed >= FIRST_PREFORK_SEED:
         make = _prefork
@@ -120,6 +134,50 @@ def traffic_of(seed: int) -> Traffic:
             chance, traffic
         )
     return traffic
+
+
+def _delayed(chance: random.Random, traffic: Traffic) -> Traffic:
+    """Return a schedule with a lock delay, and more of that by which leases are lost."""
+    pick = chance.choice
+    workers = range(traffic.callers + traffic.is_prefork, len(traffic.clients) - 1)
+    clients = [*traffic.clients]
+    for number in () if traffic.is_prefork else workers:
+        pauses = [
+            Strike(int(10 ** chance.uniform(1.6, 2.8)), "pause", pick((0.8, 1.2, 1.6)))
+            for _ in range(pick((0, 1, 1)))
+        ]
+        strikes = sorted((*clients[number].strikes, *pauses))
+        clients[number] = replace(clients[number], strikes=tuple(strikes))
+    calls = (
+        replace(call, retries=pick((call.retries, 1, 2)), pause=pick((0.0, 0.3)))
+        for call in traffic.calls
+    )
+    return replace(
+        traffic, clients=tuple(clients), calls=tuple(calls),
+        faults=_in_order((*traffic.faults, *_outage(chance, traffic, workers))),
+        lock_delay=pick((0.2, 0.5, 1.0)),
+    )  # fmt: skip
+
+
+def _outage(chance: random.Random, traffic: Traffic, workers: range) -> Iterator[Fault]:
+    """Yield faults that strike a majority of the nodes at once, or none.
+
+    Meanwhile children of a pool may be killed.
+    """
+    pick = chance.choice
+    if not pick((False, True, traffic.is_prefork)):
+        return
+    at = round(chance.uniform(0.0, pick((1.0, HORIZON_S))), 4)
+    lasts = round(chance.uniform(0.1, 0.8), 4)
+    # What was sent to a node that hangs, or is cut off, is done after that, a release as well.
+    kind = pick(("cut", "hang", "restart", "restart"))
+    for node in range(len(traffic.nodes) // 2 + 1):
+        yield Fault(at, lasts, kind, node)
+    if traffic.is_prefork:
+        for number in workers:
+            if pick((False, True, True)):
+                killed_at = round(at + lasts * chance.random(), 4)
+                yield Fault(killed_at, 0.0, KILL, 0, number)
 
 
 def _expiring(chance: random.Random, traffic: Traffic) -> Traffic:

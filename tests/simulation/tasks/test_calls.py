@@ -41,6 +41,9 @@ _FOUND_AS = {
     "reservation_outlives_its_publication": "reserved",
     "dropped_without_its_reservation": "lost",
     "reservation_is_not_taken_over": "progress",
+    "delay_of_an_orphan_begins_anew": "stays",
+    "lost_lock_is_handed_over": "delay",
+    "left_release_begins_a_delay": "stays",
 }
 
 
@@ -80,6 +83,16 @@ def test_the_keeper_of_a_pool_keeps_and_releases_its_childrens_leases() -> None:
     assert counts.endings["run"] > _EACH
     assert counts.faults["crash"] > 10
     assert counts.faults["pause"] > 3
+
+
+@pytest.mark.parametrize("first", [FIRST_SEED, FIRST_RESERVED_SEED, FIRST_PREFORK_SEED])
+def test_some_schedules_of_each_kind_have_a_lock_delay(first: int) -> None:
+    delayed = [seed for seed in range(first, first + 400) if traffic_of(seed).lock_delay]
+    assert 10 < len(delayed) < 40
+    counts = campaign(delayed[:10])
+    assert counts.failed == [], explained(counts.failed[0][0])
+    assert counts.faults["kill" if first == FIRST_PREFORK_SEED else "pause"] > 2
+    assert counts.endings["retried"] > 2
 
 
 @pytest.mark.parametrize(("bug", "kind"), _FOUND_AS.items())

@@ -14,6 +14,7 @@ from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.release import DONE_S
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.fake_clock import FakeClock
+from tests.support.fakes.simulated_network import Network
 
 
 class Nodes(TaskLock):
@@ -226,6 +227,25 @@ def test_the_lock_delay_of_a_lost_lease_begins_at_its_deadline(stage: Stage) -> 
     stage.orphans.add_held(held)
     stage.step()
     assert stage.nodes.released[0][0] == 3.0
+
+
+def test_a_release_repeated_late_begins_no_second_lock_delay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    five = Network(5, monkeypatch)
+    redlock, orphans = five.redlock(), OrphanedLeases()
+    lease = redlock.acquire("k", 20.0, lock_delay=10.0)
+    record = LeaseRecord.of(lease, pid=1, min_hold_until=0.0, done=None, will_be_redelivered=True)
+    orphans.add_held(HeldLease(record, lease, will_be_redelivered=True))
+    for node in five.nodes:
+        node.is_up = False
+    orphans.release_all(redlock)
+    assert orphans
+    five.pass_(lease.deadline - five.time + 1.0)
+    for node in five.nodes:
+        node.is_up = True
+    orphans.release_all(redlock)
+    assert redlock.acquire("k").token > lease.token
 
 
 def test_a_failed_release_is_repeated_without_a_warning(

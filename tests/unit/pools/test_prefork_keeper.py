@@ -208,7 +208,12 @@ def test_a_failed_release_of_a_process_that_ends_is_made(pool: Pool, is_seen: bo
     pool.kill()
     assert pool.nodes.released == [(lease.key, lease.owner)]
     kept = pytest.approx(3.0, abs=0.1)
-    assert pool.nodes.how == {"keep": kept, "done": "done-1", "done_ttl": PROVISIONAL_S}
+    assert pool.nodes.how == {
+        "keep": kept,
+        "done": "done-1",
+        "done_ttl": PROVISIONAL_S,
+        "is_delayed": False,
+    }
 
 
 def test_a_failed_release_begins_no_lock_delay(pool: Pool) -> None:

@@ -75,6 +75,14 @@ def test_a_release_after_the_deadline_does_not_end_the_delay(
     assert redlock.acquire("k", TTL).token > lease.token
 
 
+def test_a_late_release_without_the_delay_keeps_the_lock_as_told(
+    five: Network, redlock: TaskLock, lease: Lease
+) -> None:
+    five.pass_(VALIDITY + 1)
+    redlock.release(lease, keep=2.0, is_delayed=False)
+    assert left_ms(five) == {2000}
+
+
 def test_a_release_after_the_delay_frees_what_is_left(
     five: Network, redlock: TaskLock, lease: Lease
 ) -> None:

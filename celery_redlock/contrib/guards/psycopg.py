@@ -99,7 +99,9 @@ def _refuse_autocommit(connection: Any, reason: str) -> None:
 
 def _run(connection: Any, statement: str, resource: str, token: int | None) -> None:
     given = {"resource": resource, "token": valid_token(resource, token)}
-    if connection.execute(_placed(statement), given).rowcount != 1:
+    # In a pipeline the count of changed rows is not known.
+    changed = connection.execute(_placed(f"{statement} RETURNING token"), given)
+    if changed.fetchone() is None:
         raise StaleToken(resource, token)
 
 

@@ -243,6 +243,18 @@ def test_a_claim_inside_a_transaction_is_refused(postgres: str) -> None:
             psycopg_guard.claim(connection, "balance:1", OLD)
 
 
+def test_a_claim_is_held_in_a_pipeline(postgres: str, opened: ExitStack) -> None:
+    with_psycopg(postgres, opened)(OLD)
+    with psycopg.connect(postgres, autocommit=True) as connection, connection.pipeline():
+        psycopg_guard.claim(connection, "balance:1", NEW)
+        with connection.transaction():
+            psycopg_guard.hold_claim(connection, "balance:1", NEW)
+        with pytest.raises(StaleToken):
+            psycopg_guard.claim(connection, "balance:1", OLD)
+        with pytest.raises(StaleToken), connection.transaction():
+            psycopg_guard.hold_claim(connection, "balance:1", OLD)
+
+
 @pytest.mark.parametrize("guard", ["psycopg", "sqlalchemy", "sqlalchemy on SQLite"])
 def test_a_claim_is_not_held_without_a_transaction(
     guard: str, postgres: str, tmp_path: Any, opened: ExitStack

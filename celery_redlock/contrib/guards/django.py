@@ -43,12 +43,14 @@ class Fenced(models.Model):
         from django.db import router, transaction  # noqa: PLC0415  # needs Django's settings
 
         name = f"{cls._meta.label}:{pk}"
-        if not transaction.get_autocommit(using=router.db_for_write(cls)):
+        database = router.db_for_write(cls)
+        if not transaction.get_autocommit(using=database):
             raise RuntimeError("a transaction is open; claim before it, so that it is committed")
         rows = cls.objects.filter(pk=pk, fence__lte=valid_token(name, token))
         if not rows.update(fence=token):
             raise StaleToken(name, token)
-        row = cls.objects.get(pk=pk)
+        # A replica may not have the last write yet.
+        row = cls.objects.using(database).get(pk=pk)
         # Another run may have claimed it in between: then this one writes nothing.
         row.fence = token
         return row

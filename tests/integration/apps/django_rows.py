@@ -1,0 +1,60 @@
+"""Ways round the fence of a row in the Django ORM, on SQLite: `django_rows.py FOLDER CASE`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import django
+from django.conf import settings
+
+OLD, NEW = 2**50, 2**50 + 1
+FOLDER, CASE = sys.argv[1:]
+
+
+class Router:
+    """Reads are sent to a replica."""
+
+    def db_for_read(self, model: Any, **hints: Any) -> str:
+        return "replica"
+
+    def db_for_write(self, model: Any, **hints: Any) -> str:
+        return "default"
+
+
+settings.configure(
+    DATABASES={
+        name: {"ENGINE": "django.db.backends.sqlite3", "NAME": f"{FOLDER}/{name}.db"}
+        for name in ("default", "replica")
+    },
+    DATABASE_ROUTERS=[Router()] if CASE == "replica" else [],
+    DEFAULT_AUTO_FIELD="django.db.models.BigAutoField",
+)
+django.setup()
+
+from django.db import connections, models  # noqa: E402
+
+from celery_redlock.contrib.guards.django import Fenced  # noqa: E402
+
+
+class Account(Fenced):
+    """An account."""
+
+    balance = models.IntegerField(default=0)
+
+    class Meta:
+        """It belongs to no installed app."""
+
+        app_label = "bank"
+
+
+def replica() -> None:
+    Account.objects.using("replica").create(pk=1, balance=0)
+    assert Account.claim(1, NEW).balance == 1000
+
+
+for alias in connections:
+    with connections[alias].schema_editor() as editor:
+        editor.create_model(Account)
+Account.objects.using("default").create(pk=1, balance=1000)
+{"replica": replica}[CASE]()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .effects import NO_TRANSACTION, Effect, decoded
@@ -70,6 +71,14 @@ class Fenced(models.Model):
             raise StaleToken(f"{self._meta.label}:{self.pk}", self.fence)
         for name, value in changes.items():
             setattr(self, name, value)
+
+    def _do_update(
+        self, base_qs: Any, using: Any, pk_val: Any, values: Sequence[Any], *others: Any
+    ) -> Any:
+        """Update the row for `save`, which leaves the fence: what was read may be an older one."""
+        values = [value for value in values if value[0].name != "fence"]
+        update: Any = super()._do_update
+        return update(base_qs, using, pk_val, values, *others)
 
 
 class EffectModel(models.Model):

@@ -34,6 +34,7 @@ django.setup()
 
 from django.db import connections, models  # noqa: E402
 
+from celery_redlock.contrib.guards import StaleToken  # noqa: E402
 from celery_redlock.contrib.guards.django import Fenced  # noqa: E402
 
 
@@ -48,13 +49,35 @@ class Account(Fenced):
         app_label = "bank"
 
 
+def refused(call: Any, error: type[Exception]) -> None:
+    """Make a call that must fail."""
+    try:
+        call()
+    except error:
+        return
+    raise AssertionError(f"no {error.__name__}")
+
+
 def replica() -> None:
     Account.objects.using("replica").create(pk=1, balance=0)
     assert Account.claim(1, NEW).balance == 1000
+
+
+def save() -> None:
+    seen_before = Account.objects.get(pk=1)
+    old = Account.claim(1, OLD)
+    new = Account.claim(1, NEW)
+    seen_before.save()
+    old.save()
+    refused(lambda: old.write(balance=1001), StaleToken)
+    refused(lambda: Account.claim(1, OLD), StaleToken)
+    new.write(balance=1010)
+    Account.objects.create(pk=2, fence=NEW)
+    refused(lambda: Account.claim(2, OLD), StaleToken)
 
 
 for alias in connections:
     with connections[alias].schema_editor() as editor:
         editor.create_model(Account)
 Account.objects.using("default").create(pk=1, balance=1000)
-{"replica": replica}[CASE]()
+{"replica": replica, "save": save}[CASE]()

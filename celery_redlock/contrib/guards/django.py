@@ -40,9 +40,17 @@ class Fenced(models.Model):
         Raises:
             StaleToken: A newer run has claimed the row, it does not exist, or `token` is None.
             RuntimeError: A transaction is open.
+            TypeError: The fence is in the table of a parent (multi-table inheritance).
         """
         from django.db import router, transaction  # noqa: PLC0415  # needs Django's settings
 
+        fenced: Any = cls._meta.get_field("fence").model
+        if fenced is not cls._meta.concrete_model:
+            # Django selects the row in one statement and updates it in another.
+            raise TypeError(
+                f"the fence of {cls._meta.label} is in the table of {fenced.__name__}: "
+                "a claim must be of one table"
+            )
         name = f"{cls._meta.label}:{pk}"
         database = router.db_for_write(cls)
         if not transaction.get_autocommit(using=database):

@@ -49,6 +49,27 @@ class Account(Fenced):
         app_label = "bank"
 
 
+class Savings(Account):
+    """An account with a table of its own for the rate; the fence is in the table of accounts."""
+
+    rate = models.IntegerField(default=0)
+
+    class Meta:
+        """It belongs to no installed app."""
+
+        app_label = "bank"
+
+
+class Closed(Account):
+    """An account in the same table."""
+
+    class Meta:
+        """It belongs to no installed app."""
+
+        app_label = "bank"
+        proxy = True
+
+
 def refused(call: Any, error: type[Exception]) -> None:
     """Make a call that must fail."""
     try:
@@ -76,8 +97,16 @@ def save() -> None:
     refused(lambda: Account.claim(2, OLD), StaleToken)
 
 
+def parent() -> None:
+    Savings.objects.create(pk=2)
+    refused(lambda: Savings.claim(2, NEW), TypeError)
+    assert Account.objects.get(pk=2).fence == 0
+    assert Closed.claim(1, NEW).balance == 1000
+
+
 for alias in connections:
     with connections[alias].schema_editor() as editor:
-        editor.create_model(Account)
+        for model in (Account, Savings):
+            editor.create_model(model)
 Account.objects.using("default").create(pk=1, balance=1000)
-{"replica": replica, "save": save}[CASE]()
+{"replica": replica, "save": save, "parent": parent}[CASE]()

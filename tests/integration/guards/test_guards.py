@@ -288,7 +288,7 @@ def test_a_stale_writer_is_refused_by_the_django_orm(postgres: str) -> None:
     assert done.stdout.split() == ["StaleToken", "StaleToken", "StaleToken", "1010"]
 
 
-@pytest.mark.parametrize("case", ["replica", "save"])
+@pytest.mark.parametrize("case", ["replica", "save", "parent"])
 def test_the_django_orm_keeps_the_fence(case: str, tmp_path: Any) -> None:
     program = ROOT / "tests/integration/apps/django_rows.py"
     done = subprocess.run(

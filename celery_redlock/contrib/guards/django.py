@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .effects import NO_TRANSACTION, Effect, decoded
@@ -39,16 +40,26 @@ class Fenced(models.Model):
         Raises:
             StaleToken: A newer run has claimed the row, it does not exist, or `token` is None.
             RuntimeError: A transaction is open.
+            TypeError: The fence is in the table of a parent (multi-table inheritance).
         """
         from django.db import router, transaction  # noqa: PLC0415  # needs Django's settings
 
+        fenced: Any = cls._meta.get_field("fence").model
+        if fenced is not cls._meta.concrete_model:
+            # Django selects the row in one statement and updates it in another.
+            raise TypeError(
+                f"the fence of {cls._meta.label} is in the table of {fenced.__name__}: "
+                "a claim must be of one table"
+            )
         name = f"{cls._meta.label}:{pk}"
-        if not transaction.get_autocommit(using=router.db_for_write(cls)):
+        database = router.db_for_write(cls)
+        if not transaction.get_autocommit(using=database):
             raise RuntimeError("a transaction is open; claim before it, so that it is committed")
         rows = cls.objects.filter(pk=pk, fence__lte=valid_token(name, token))
         if not rows.update(fence=token):
             raise StaleToken(name, token)
-        row = cls.objects.get(pk=pk)
+        # A replica may not have the last write yet.
+        row = cls.objects.using(database).get(pk=pk)
         # Another run may have claimed it in between: then this one writes nothing.
         row.fence = token
         return row
@@ -68,6 +79,14 @@ class Fenced(models.Model):
             raise StaleToken(f"{self._meta.label}:{self.pk}", self.fence)
         for name, value in changes.items():
             setattr(self, name, value)
+
+    def _do_update(
+        self, base_qs: Any, using: Any, pk_val: Any, values: Sequence[Any], *others: Any
+    ) -> Any:
+        """Update the row for `save`, which leaves the fence: what was read may be an older one."""
+        values = [value for value in values if value[0].name != "fence"]
+        update: Any = super()._do_update
+        return update(base_qs, using, pk_val, values, *others)
 
 
 class EffectModel(models.Model):

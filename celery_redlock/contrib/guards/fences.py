@@ -16,3 +16,5 @@ CLAIM = (
 HOLD = f"UPDATE {TABLE} SET token = token WHERE resource = :resource AND token = :token"  # noqa: S608
 """Changes one row if the claim is still the latest, and locks it: the next claim waits for the end
 of this transaction, and reads what it has written."""
+
+NO_TRANSACTION = "no transaction is open; a claim is held until the end of one"

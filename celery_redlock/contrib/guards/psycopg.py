@@ -58,7 +58,9 @@ def hold_claim(connection: Any, resource: str, token: int | None) -> None:
 
     Raises:
         StaleToken: A newer run has claimed it since: the transaction must be rolled back.
+        RuntimeError: No transaction is open, so that the claim would not be held.
     """
+    _refuse_autocommit(connection, fences.NO_TRANSACTION)
     _run(connection, fences.HOLD, resource, token)
 
 
@@ -82,8 +84,7 @@ def once(connection: Any, name: str, token: int | None) -> effects.Effect:
     """
 
     def first_row(statement: str, given: dict[str, Any]) -> Sequence[Any] | None:
-        if connection.autocommit and connection.info.transaction_status == 0:
-            raise RuntimeError(effects.NO_TRANSACTION)
+        _refuse_autocommit(connection, effects.NO_TRANSACTION)
         cursor = connection.cursor(row_factory=tuple_row)
         row: Sequence[Any] | None = cursor.execute(_placed(statement), given).fetchone()
         return row
@@ -91,9 +92,16 @@ def once(connection: Any, name: str, token: int | None) -> effects.Effect:
     return effects.once_with(first_row, name, token)
 
 
+def _refuse_autocommit(connection: Any, reason: str) -> None:
+    if connection.autocommit and connection.info.transaction_status == 0:
+        raise RuntimeError(reason)
+
+
 def _run(connection: Any, statement: str, resource: str, token: int | None) -> None:
     given = {"resource": resource, "token": valid_token(resource, token)}
-    if connection.execute(_placed(statement), given).rowcount != 1:
+    # In a pipeline the count of changed rows is not known.
+    changed = connection.execute(_placed(f"{statement} RETURNING token"), given)
+    if changed.fetchone() is None:
         raise StaleToken(resource, token)
 
 

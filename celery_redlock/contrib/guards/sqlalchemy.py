@@ -52,8 +52,9 @@ def hold_claim(connection: Any, resource: str, token: int | None) -> None:
 
     Raises:
         StaleToken: A newer run has claimed it since: the transaction must be rolled back.
+        RuntimeError: No transaction is open, since the isolation level is AUTOCOMMIT.
     """
-    _run(connection, fences.HOLD, resource, token)
+    _run(_in_transaction(connection, fences.NO_TRANSACTION), fences.HOLD, resource, token)
 
 
 def once(connection: Any, name: str, token: int | None) -> effects.Effect:
@@ -77,12 +78,18 @@ def once(connection: Any, name: str, token: int | None) -> effects.Effect:
     """
 
     def first_row(statement: str, given: dict[str, Any]) -> Sequence[Any] | None:
-        one = connection if isinstance(connection, Connection) else connection.connection()
-        if _commits_each_statement(one):
-            raise RuntimeError(effects.NO_TRANSACTION)
+        one = _in_transaction(connection, effects.NO_TRANSACTION)
         return one.execute(text(statement), given).first()
 
     return effects.once_with(first_row, name, token)
+
+
+def _in_transaction(connection: Any, reason: str) -> Connection:
+    """Return the connection, which may be that of a session; raise if no transaction is open."""
+    one: Connection = connection if isinstance(connection, Connection) else connection.connection()
+    if _commits_each_statement(one):
+        raise RuntimeError(reason)
+    return one
 
 
 def _commits_each_statement(connection: Connection) -> bool:

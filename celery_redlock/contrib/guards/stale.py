@@ -31,7 +31,10 @@ def valid_token(resource: str, token: int | None) -> int:
 
     Raises:
         StaleToken: It is None, as in a run without a lock.
+        TypeError: It is of another type: a database may sort that above every number.
     """
     if token is None:
         raise StaleToken(resource)
+    if type(token) is not int:
+        raise TypeError(f"the token for {resource!r} must be an int, got {token!r}")
     return token

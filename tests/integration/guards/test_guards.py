@@ -243,6 +243,40 @@ def test_a_claim_inside_a_transaction_is_refused(postgres: str) -> None:
             psycopg_guard.claim(connection, "balance:1", OLD)
 
 
+def test_a_claim_is_held_in_a_pipeline(postgres: str, opened: ExitStack) -> None:
+    with_psycopg(postgres, opened)(OLD)
+    with psycopg.connect(postgres, autocommit=True) as connection, connection.pipeline():
+        psycopg_guard.claim(connection, "balance:1", NEW)
+        with connection.transaction():
+            psycopg_guard.hold_claim(connection, "balance:1", NEW)
+        with pytest.raises(StaleToken):
+            psycopg_guard.claim(connection, "balance:1", OLD)
+        with pytest.raises(StaleToken), connection.transaction():
+            psycopg_guard.hold_claim(connection, "balance:1", OLD)
+
+
+@pytest.mark.parametrize("guard", ["psycopg", "sqlalchemy", "sqlalchemy on SQLite"])
+def test_a_claim_is_not_held_without_a_transaction(
+    guard: str, postgres: str, tmp_path: Any, opened: ExitStack
+) -> None:
+    hold_claim: Callable[[Any, str, int], None]
+    if guard == "psycopg":
+        begin = with_psycopg(postgres, opened)
+        connection: Any = opened.enter_context(psycopg.connect(postgres, autocommit=True))
+        hold_claim = psycopg_guard.hold_claim
+    else:
+        on_postgres = postgres.replace("postgresql:", "postgresql+psycopg:")
+        url = f"sqlite:///{tmp_path}/bank.db" if "SQLite" in guard else on_postgres
+        begin = with_sqlalchemy(url, opened)
+        engine = sqlalchemy.create_engine(url, isolation_level="AUTOCOMMIT")
+        opened.callback(engine.dispose)
+        connection = opened.enter_context(engine.begin())
+        hold_claim = sqlalchemy_guard.hold_claim
+    begin(OLD)
+    with pytest.raises(RuntimeError, match="no transaction is open"):
+        hold_claim(connection, "balance:1", OLD)
+
+
 def test_a_stale_writer_is_refused_by_the_django_orm(postgres: str) -> None:
     program = ROOT / "tests/integration/apps/django_guarded.py"
     done = subprocess.run(
@@ -252,3 +286,13 @@ def test_a_stale_writer_is_refused_by_the_django_orm(postgres: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["StaleToken", "StaleToken", "StaleToken", "1010"]
+
+
+@pytest.mark.parametrize("case", ["replica", "save", "parent"])
+def test_the_django_orm_keeps_the_fence(case: str, tmp_path: Any) -> None:
+    program = ROOT / "tests/integration/apps/django_rows.py"
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path), case],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

@@ -91,6 +91,16 @@ def test_a_run_without_a_token_is_refused(engine: Engine) -> None:
         do(engine, None)
 
 
+@pytest.mark.parametrize("token", ["7", "seven", True, 1.5], ids=repr)
+def test_a_token_of_another_type_claims_nothing(engine: Engine, token: Any) -> None:
+    with pytest.raises(TypeError, match="must be an int, got"):
+        guard.claim(engine, NAME, token)
+    with pytest.raises(TypeError, match="must be an int, got"):
+        do(engine, token)
+    guard.claim(engine, NAME, OLD)
+    assert do(engine, OLD)
+
+
 def test_an_effect_that_a_run_does_is_not_new_to_its_own_next_call(engine: Engine) -> None:
     with engine.begin() as connection:
         assert guard.once(connection, NAME, OLD).is_new

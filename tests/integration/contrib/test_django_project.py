@@ -71,7 +71,7 @@ class Django:
         """Run `manage.py`, and return its output."""
         ran = subprocess.run(
             [sys.executable, "manage.py", *args, "--settings", settings], cwd=PROJECT,
-            env=os.environ | self.env, capture_output=True, text=True, timeout=110, check=False,
+            env=os.environ | self.env, capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip
         assert ran.returncode == 0, ran.stdout + ran.stderr
         return ran.stdout + ran.stderr

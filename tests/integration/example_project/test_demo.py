@@ -72,7 +72,7 @@ def numbers(output: str, row: str) -> list[int]:
 
 def test_the_demo_keeps_its_promises_and_leaves_nothing_behind(folder: Path) -> None:
     demo = start_demo(folder)
-    output, _ = demo.communicate(timeout=240)
+    output, _ = demo.communicate(timeout=600)
     assert demo.returncode == 0, output
     # sent, ran, skipped, issued, stale writes refused, duplicates
     assert numbers(output, "same invoice") == [20, 1, 19, 1, 0, 0]
@@ -107,7 +107,7 @@ def test_an_interrupted_demo_leaves_no_process_nor_a_frozen_one(
     # The demo, three lock nodes, the broker, the worker and its two processes.
     assert len(processes_of(folder)) >= 8
     demo.send_signal(stop)
-    said += demo.communicate(timeout=60)[0]
+    said += demo.communicate(timeout=600)[0]
     assert demo.returncode in (128 + stop, -stop), said
     assert wait_until_gone(folder) == []
     if stop != signal.SIGKILL:

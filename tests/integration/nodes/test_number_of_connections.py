@@ -132,6 +132,6 @@ redlock.close()
 def test_greenlets_share_a_few_connections(three: Servers, kind: str) -> None:
     command = [sys.executable, "-W", "ignore", "-c", GREEN, kind, *three.urls]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stderr

@@ -33,7 +33,7 @@ def celery(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
         env=os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
         check=False,
     )
 

@@ -72,7 +72,7 @@ def stage() -> Iterator[Stage]:
 def test_a_mark_is_provisional_until_celery_has_decided(stage: Stage) -> None:
     stage.orphans.add_held(stage.held())
     stage.step()
-    assert stage.nodes.released == [(0.0, "mark", PROVISIONAL_S)]
+    assert stage.nodes.released == [(0.0, "mark", 10.0)]
     stage.orphans.record_task_outcome("task-1", will_be_redelivered=False)
     stage.step()
     assert stage.nodes.released[1:] == [(0.0, "mark", DONE_S)]

@@ -72,7 +72,10 @@ class Fenced(models.Model):
 
         Raises:
             StaleToken: A newer run has claimed the row since.
+            TypeError: There is nothing to write.
         """
+        if not changes:
+            raise TypeError("write() needs at least one field")
         model: Any = type(self)
         rows = model.objects.filter(pk=self.pk, fence=self.fence)
         if not rows.update(**changes):

@@ -92,6 +92,7 @@ def save() -> None:
     old.save()
     refused(lambda: old.write(balance=1001), StaleToken)
     refused(lambda: Account.claim(1, OLD), StaleToken)
+    refused(new.write, TypeError)
     new.write(balance=1010)
     Account.objects.create(pk=2, fence=NEW)
     refused(lambda: Account.claim(2, OLD), StaleToken)

@@ -50,7 +50,7 @@ KNOWN_SEEDS = {
     "requeued_without_its_expiry": 1_000_110_074,
     "discarded_with_its_reservation": 2_000_110_069,
     "time_limit_leaves_the_reservation": 2_000_110_072,
-    "lock_of_a_dead_child_stays": 3_010_000_124,
+    "lock_of_a_dead_child_stays": 3_010_000_132,
     "leases_of_children_are_not_renewed": 3_010_000_009,
     "deadlines_of_children_are_not_watched": 3_010_000_016,
     "next_look_comes_too_late": 3_010_000_014,

@@ -33,13 +33,13 @@ class Holders:
         delays: What hears of releases, for their lock delays.
 
     Attributes:
-        done: Labels whose done marks a quorum has confirmed.
+        done: When a quorum confirmed a done mark first, by its label, seconds.
     """
 
     def __init__(
         self, world: World, judge: Judge, servers: Sequence[Server], delays: Delays
     ) -> None:
-        self.done: set[str] = set()
+        self.done: dict[str, float] = {}
         self._world = world
         self._judge = judge
         self._servers = servers
@@ -47,10 +47,15 @@ class Holders:
         self._owners: dict[str, tuple[float, float]] = {}
         self._slots_left: dict[Process, float] = {}
         self._asked: dict[Process, list[tuple[str, str]]] = {}
+        self._attempted_at: dict[str, float] = {}
 
     def knows(self, owner: str) -> bool:
         """Return whether anybody has asked for a lock as this owner."""
         return owner in self._owners
+
+    def is_done_before(self, label: str, owner: str) -> bool:
+        """Return whether a done mark was confirmed before the attempt of this owner began."""
+        return self.done.get(label, math.inf) <= self._attempted_at.get(owner, -math.inf)
 
     def held_since(self, time: float, owner: str) -> bool:
         """Return whether nodes may have had this owner between then and now."""
@@ -155,7 +160,7 @@ class Holders:
 
         def mark_done(key: str, label: str) -> None:
             TaskLock.mark_done(redlock, key, label)
-            self.done.add(label)
+            self.done.setdefault(label, self._world.time)
 
         lock.acquire_for_task = self._asking(process, redlock.acquire_for_task, is_lease=True)
         lock.reserve = self._asking(process, redlock.reserve, is_lease=False)
@@ -178,6 +183,7 @@ class Holders:
                 if is_lease:
                     self._asked.setdefault(process, []).append((key, owner))
                 self._owners[owner] = (world.time, math.inf)
+                self._attempted_at[owner] = world.time
                 if on_attempt:
                     on_attempt(owner)
 

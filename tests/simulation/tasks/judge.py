@@ -227,8 +227,9 @@ class TaskJudge:
         is_lost = lease is not None and lease.lost
         # A copy that held the pending slot runs once more, for those that relied on it.
         is_relied_on = self._locks.has_left_slot(execution.worker.process, execution.began)
-        is_done = execution.label in self._locks.done and self._remembers()
-        if is_done and not (is_lost or is_relied_on):
+        # One that is left later, as by a run that has lost its lease, could not stop this body.
+        is_done = self._locks.is_done_before(execution.label, lease.owner if lease else "")
+        if is_done and self._remembers() and not (is_lost or is_relied_on):
             self._fail("twice", f"{name} runs again, though its done mark is set")
         self._stories[name].began.append(self._world.time)
 

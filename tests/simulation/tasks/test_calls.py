@@ -117,6 +117,11 @@ def test_a_copy_runs_beside_a_retry_of_the_same_message() -> None:
     assert campaign([1_003_000_944]).failed == []
 
 
+def test_a_copy_that_has_the_lock_runs_though_a_mark_is_left_then() -> None:
+    # The run that has lost its lease retries, while the copy's process stands still.
+    assert campaign([1_000_400_896]).failed == []
+
+
 def test_each_bug_has_a_seed_and_a_kind() -> None:
     assert {*KNOWN_SEEDS} == {*BUGS} == {*_FOUND_AS}
 

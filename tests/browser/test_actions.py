@@ -8,7 +8,7 @@ from celery_redlock.config.app_lock import redlock_of
 from celery_redlock.operate.operator_log import Action, recorded
 from celery_redlock.operate.target import target_of_app
 from celery_redlock.redlock.task_lock import TaskLock
-from tests.support.chromium import set_scheme, set_size, too_wide
+from tests.support.chromium import press, set_scheme, set_size, too_wide
 from tests.support.eventually import eventually
 from tests.support.processes.project import Project
 
@@ -17,7 +17,10 @@ from .test_page import ENTER, LONG, TAB, TOKEN, brightness, click, colours, text
 
 VIEW_TOKEN = "another-that-nobody-guesses"  # noqa: S105
 FITS = [(width, scheme) for width in (1280, 390) for scheme in ("light", "dark")]
-OUTLINE = "return getComputedStyle(document.activeElement).outlineStyle"
+_FOCUSED = (
+    "const one = document.activeElement;"
+    "return [one.innerText, one.name, getComputedStyle(one).outlineStyle]"
+)
 BUTTONS = (
     "return [...document.querySelectorAll('button:not(.copy), .button')].map(one => one.innerText)"
 )
@@ -29,15 +32,14 @@ def log_in(chromium: Any, url: str, token: str) -> None:
     eventually(lambda: "Log out" in text(chromium))
 
 
-def tab_to(chromium: Any, what: str) -> Any:
+def tab_to(chromium: Any, what: str) -> None:
     """Press Tab until the link, button or field with this text or name has the focus."""
-    chromium.find_element("css selector", "body").send_keys(TAB)
     for _ in range(40):
-        here = chromium.switch_to.active_element
-        if what in (here.text, here.get_attribute("name")):
-            assert chromium.execute_script(OUTLINE) == "solid", what
-            return here
-        here.send_keys(TAB)
+        press(chromium, TAB)
+        *names, outline = chromium.execute_script(_FOCUSED)
+        if what in names:
+            assert outline == "solid", what
+            return
     raise AssertionError(f"{what} is not reached by keyboard")
 
 
@@ -63,11 +65,15 @@ def test_by_keyboard_the_run_of_a_worker_is_ended(
     log_in(chromium, url, TOKEN)
     key = f"{project.tasks.late.name}:stuck"
     chromium.get(f"{url}lock?key={key}")
-    tab_to(chromium, "End the run …").send_keys(ENTER)
+    tab_to(chromium, "End the run …")
+    press(chromium, ENTER)
     eventually(lambda: "Consequence:" in text(chromium))
-    tab_to(chromium, "reason").send_keys("it hangs")
-    tab_to(chromium, "signal").send_keys("K")
-    tab_to(chromium, "End it").send_keys(ENTER)
+    tab_to(chromium, "reason")
+    press(chromium, "it hangs")
+    tab_to(chromium, "signal")
+    press(chromium, "K")
+    tab_to(chromium, "End it")
+    press(chromium, ENTER)
     eventually(lambda: "Ended: nobody has the lock now." in text(chromium))
     assert not project.is_held(key)
     eventually(lambda: result.state == "REVOKED")

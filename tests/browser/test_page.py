@@ -6,7 +6,7 @@ from typing import Any
 
 from celery_redlock.testing import Servers
 from tests.conftest import NewRedlock
-from tests.support.chromium import set_scheme, set_size, too_wide
+from tests.support.chromium import focused, press, set_scheme, set_size, too_wide
 from tests.support.eventually import eventually
 
 from .conftest import Serve
@@ -96,30 +96,27 @@ def test_by_keyboard_the_focus_stays_while_the_page_is_renewed(
     redlock = new_redlock(five.urls)
     redlock.acquire("bank.sync:42", label="5b2c1f0e-6d0f-4a37-9d55-1f6c0b6f3a51", renew=True)
     chromium.get(serve())
-    body = chromium.find_element("css selector", "body")
-    body.send_keys(TAB)
-    assert chromium.switch_to.active_element.text == "Skip to the contents"
-    assert chromium.switch_to.active_element.is_displayed()
-    chromium.switch_to.active_element.send_keys(ENTER)
-    assert chromium.execute_script("return document.activeElement.id") == "main"
-    chromium.switch_to.active_element.send_keys(TAB)
-    assert chromium.switch_to.active_element.tag_name == "summary"
-    chromium.switch_to.active_element.send_keys(ENTER)
+    press(chromium, TAB)
+    assert focused(chromium, "innerText") == "Skip to the contents"
+    assert focused(chromium, "getBoundingClientRect().top") > 0
+    press(chromium, ENTER)
+    assert focused(chromium, "id") == "main"
+    press(chromium, TAB)
+    assert focused(chromium, "tagName") == "SUMMARY"
+    press(chromium, ENTER)
     outline = "return getComputedStyle(document.activeElement).outlineStyle"
     assert chromium.execute_script(outline) == "solid"
-    lock = chromium.find_element("css selector", "#locks .key .copy")
-    chromium.execute_script("arguments[0].focus()", lock)
+    chromium.execute_script("document.querySelector('#locks .key .copy').focus()")
     redlock.acquire("bank.sync:43", label="task-1", renew=True)
     eventually(lambda: "bank.sync:43" in text(chromium))
-    about = "return document.activeElement.dataset.copy"
-    assert chromium.execute_script(about) == "bank.sync:42"
+    assert focused(chromium, "dataset.copy") == "bank.sync:42"
     assert chromium.execute_script("return document.getElementById('node-details').open")
     # Nothing is said as long as the verdict is the same.
     spoken = "return document.getElementById('spoken').textContent"
     assert chromium.execute_script(spoken) == ""
     five[0].kill()
     eventually(lambda: "4 of 5 nodes vote, and 1 more may fail" in chromium.execute_script(spoken))
-    chromium.switch_to.active_element.send_keys(ENTER)
+    press(chromium, ENTER)
     eventually(lambda: chromium.execute_script("return document.querySelector('.copied') !== null"))
 
 

@@ -50,6 +50,18 @@ def start_chromium() -> Iterator[Any]:
         chromium.quit()
 
 
+def press(chromium: Any, *keys: str) -> None:
+    """Press keys. They reach what has the focus, also where a page has just replaced it."""
+    from selenium.webdriver import ActionChains  # noqa: PLC0415
+
+    ActionChains(chromium).send_keys(*keys).perform()
+
+
+def focused(chromium: Any, fact: str) -> Any:
+    """Return a fact about what has the focus, as in `focused(chromium, "tagName")`."""
+    return chromium.execute_script(f"return document.activeElement.{fact}")
+
+
 def set_scheme(chromium: Any, scheme: str) -> None:
     """Have pages seen in a colour scheme, "light" or "dark"."""
     features = [{"name": "prefers-color-scheme", "value": scheme}]

@@ -63,6 +63,7 @@ class Judge:
         self._highest: dict[str, int] = {}
         self._tokens: set[tuple[str, int]] = set()
         self._released: dict[str, str] = {}
+        self._acquired_at: dict[str, float] = {}
         self._is_crowded = False
         for server in servers:
             server.on_set = self._note_set
@@ -90,6 +91,7 @@ class Judge:
         if token <= before:
             self.fail("token", f"{token} of {key!r} is not above {before}, acquired before")
         self._tokens.add((key, token))
+        self._acquired_at[lease.owner] = self._world.time
         self._highest[key] = max(self._highest.get(key, 0), token)
         held = self._held.setdefault(key, [])
         held.append(_Held(lease, process))
@@ -217,6 +219,12 @@ class Judge:
 
     def _look_for_revived(self, owner: str) -> None:
         key = self._released[owner]
-        having = [server.name for server in self._servers if server.lock_owner(key) == owner]
+        # An EXTEND on its way may heal a node that has forgotten, where it knows of no release.
+        acquired_at = self._acquired_at.get(owner, -math.inf)
+        having = [
+            server.name
+            for server in self._servers
+            if server.lock_owner(key) == owner and server.forgot_at < acquired_at
+        ]
         if len(having) >= self.quorum:
             self.fail("release", f"{key!r} of {short(owner)} is back on {having}")

@@ -62,6 +62,7 @@ class Server(SimulatedNode):
     Attributes:
         is_up: Whether it runs.
         generation: How often it was started.
+        forgot_at: When it last lost its keys, seconds.
         state: One of `STATES`; "": it is in order.
         on_set: Called with key and owner when a lock key is set.
     """
@@ -72,6 +73,7 @@ class Server(SimulatedNode):
         self.name = name
         self.is_up = True
         self.generation = 0
+        self.forgot_at = -math.inf
         self.state = ""
         self.stepped = 0.0
         self.on_set: Callable[[str, str], None] | None = None
@@ -104,6 +106,11 @@ class Server(SimulatedNode):
         self._started_at = self._time()
         if forgets:
             self.forget()
+
+    def forget(self) -> None:
+        """Lose every key."""
+        self.forgot_at = self.world.time
+        super().forget()
 
     def hang(self) -> None:
         """Do nothing; what arrives waits."""

@@ -35,6 +35,8 @@ _AFTERMATH_S = 12.0
 """A connection may be silent for 5 s before it is replaced, and the next one be 5 s away."""
 _SHORTEST_TTL_S = 0.2
 _UNDISTURBED_S = 0.1
+_NOTICED_S = 0.005
+"""Time after which a client has received that a connection was reset."""
 _TWO_ADDRESSES_S = 2.5
 """Time to try two addresses of a name, of which the first does not answer."""
 _VIOLATIONS = ("more replies than", "no Redis reply")
@@ -128,7 +130,7 @@ class Promises:
                 self._judge_blame(node, why)
         deadline = self._process.true_time(lease.deadline)
         if deadline > self._world.time:
-            self._judge_holders("extension", lease, began, began, str(error))
+            self._judge_holders("extension", lease, began, began, str(error), began - _NOTICED_S)
 
     # ---- what is promised
 
@@ -139,15 +141,16 @@ class Promises:
             self._judge_holders("loss", lease, now - ttl_s, now - ttl_s / 2, "it is lost")
 
     def _judge_holders(
-        self, kind: str, lease: Lease, since: float, held_by: float, why: str
-    ) -> None:
+        self, kind: str, lease: Lease, since: float, held_by: float, why: str,
+        idle_until: float = 0.0,
+    ) -> None:  # fmt: skip
         """Fail if a majority that was well since then had the lease at a time, and still has."""
         acquired_at = self._process.true_time(lease.acquired_at)
         if not self._is_quick or self._process.last_struck >= acquired_at:
             return
         holding = [
             server.name
-            for server in self._well(since)
+            for server in self._well(since, idle_until)
             if server.held_since(lease.key, lease.owner, lease.token) <= held_by
         ]
         if len(holding) >= self._quorum:
@@ -191,7 +194,9 @@ class Promises:
         if fault.kind in _WHILE_IDLE and begins_at < idle_until:
             is_early = fault.size < _LEAST_IDLE_S.get(fault.kind, 0.0)
             # The client waits for its end, and makes no other connection before.
-            strikes_attempt = any(0 <= begins_at - one <= NODE_TIMEOUT_S for one in link.attempts)
+            strikes_attempt = fault.kind != "reset" and any(
+                0 <= begins_at - one <= NODE_TIMEOUT_S for one in link.attempts
+            )
             # What a black hole has swallowed, the kernel sends again a second later.
             is_awaited = fault.kind == BLACK_HOLE and any(
                 0 <= one - begins_at <= fault.lasts and self._world.time - one <= _SENT_AGAIN_S

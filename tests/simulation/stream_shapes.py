@@ -84,7 +84,10 @@ def _several(chance: random.Random, seed: int) -> Schedule:
 
 
 def _ensured(chance: random.Random, seed: int) -> Schedule:
-    """Return a schedule of leases that are extended often, while a minority starts again."""
+    """Return a schedule of leases that are extended often, while a minority starts again.
+
+    In some of them the connections to all others are reset, twice in a row.
+    """
     pick = chance.choice
     count = pick((3, 3, 5))
     client = Client(
@@ -103,6 +106,15 @@ def _ensured(chance: random.Random, seed: int) -> Schedule:
         )
         for node in struck
     )  # fmt: skip
+    for _ in range(pick((0, 0, 8))):
+        # Also those connections that are just being made in the place of those before.
+        at, again_after = chance.uniform(0.1, 2.0), chance.uniform(0.0005, 0.008)
+        faults += tuple(
+            Fault(round(one, 4), 0.0, "reset", node)
+            for one in (at, at + again_after)
+            for node in range(count)
+            if node not in struck
+        )
     slowness = pick((0.001, 0.01))
     cutting = pick((0.0, 0.5)) if slowness < 0.01 else 0.0
     return Schedule(

@@ -101,7 +101,9 @@ class ConnectionSet:
             given_up = self._given_up(now) if for_all else {}
             if given_up:
                 patience = min(patience, max(self._node_timeout, _HANGS_S))
-            self._wait_for_connections(now, patience, given_up, needs_votes=needs_votes)
+            self._wait_for_connections(
+                now, patience, given_up, for_all=for_all, needs_votes=needs_votes
+            )
 
     def _start_due(self, now: float, *, is_short: bool) -> None:
         """Start the connection attempts that back-off allows; it allows more if `is_short`."""
@@ -115,8 +117,9 @@ class ConnectionSet:
         return self.by_node[index] is None and index not in self._connecting
 
     def _wait_for_connections(
-        self, began: float, patience: float, given_up: Mapping[int, float], *, needs_votes: bool
-    ) -> None:
+        self, began: float, patience: float, given_up: Mapping[int, float], *, for_all: bool,
+        needs_votes: bool,
+    ) -> None:  # fmt: skip
         """Wait for a quorum, and a little longer, to start with all nodes.
 
         Where votes are needed, connections to guarded nodes are not enough: a lock that is acquired
@@ -129,10 +132,12 @@ class ConnectionSet:
             is_short = self._is_short(now, needs_votes=needs_votes)
             left = began + (patience if is_short else min(patience, self._node_timeout)) - now
             untried = self._untried(began, given_up) if is_short else []
+            if for_all and not is_short:
+                untried = self._due_again(began, now)
             if left <= 0 or not (self._connecting or untried):
                 break
             if untried:
-                self._start_due(now, is_short=self._is_short(now))
+                self._start_due(now, is_short=for_all or self._is_short(now))
                 left = min(left, self._pause(untried, now))
             # A guard that ends may bring the quorum.
             left = min([left, *(one.votes_from - now for one in self._guarded(now))])
@@ -162,6 +167,17 @@ class ConnectionSet:
             and (
                 node.error is None or node.tried_at < began or node.tried_at == given_up.get(index)
             )
+        ]
+
+    def _due_again(self, began: float, now: float) -> list[Node]:
+        """Return the missing nodes that may be tried, and were last tried before `began`.
+
+        What broke the connections may have broken that attempt.
+        """
+        return [
+            node
+            for index, node in enumerate(self._nodes)
+            if self._is_idle(index) and node.attempt_began_at < began and node.retry_short_at <= now
         ]
 
     def _pause(self, untried: list[Node], now: float) -> float:

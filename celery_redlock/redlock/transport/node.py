@@ -53,6 +53,7 @@ class Node:
             clock.
         retry_short_at: The same for channels that lack a quorum. All threads share it: one attempt
             for each pause of the back-off.
+        attempt_began_at: Time at which the last attempt began, seconds on the clock.
         tried_at: Time at which the last attempt ended, seconds on the clock.
         run_id: Run id of its server, as last seen.
         run_ids: Run ids of the last servers that were accepted, the newest last.
@@ -84,7 +85,7 @@ class Node:
         self.misconfigured: ConfigurationError | None = None
         self.peers: tuple[Node, ...] = ()
         self.retry_at = self.retry_short_at = 0.0
-        self.tried_at = -math.inf
+        self.attempt_began_at = self.tried_at = -math.inf
         self._connector = redis_py.Connector(url, self.name, connect_timeout)
         self.database = self._connector.database
         # Without a guard there is nothing to shorten.
@@ -152,6 +153,7 @@ class Node:
 
     def attempt_begins(self, now: float) -> None:
         """Keep other channels from connecting at the same time to a node that may be down."""
+        self.attempt_began_at = now
         if self.error is not None:
             self.retry_at = self.retry_short_at = now + _BACKOFF_MAX_S
 
@@ -169,9 +171,12 @@ class Node:
         self.error, self._is_unfit = error, self._is_unfit or is_unfit
         now = self.tried_at = self.clock.now()
         if now >= self._pauses[1]:
-            delay = min(_BACKOFF_MAX_S, _BACKOFF_S * 2**self._failures) * random.uniform(0.5, 1.0)
+            longest = min(_BACKOFF_MAX_S, _BACKOFF_S * 2 ** max(0, self._failures - 1))
+            delay = longest * random.uniform(0.5, 1.0)
+            # The first failure: what broke all other connections may have broken this one, too.
+            short = min(delay, _BACKOFF_SHORT_S) if self._failures else 0.0
             self._failures = min(self._failures + 1, 16)
-            self._pauses = now + delay, now + min(delay, _BACKOFF_SHORT_S)
+            self._pauses = now + delay, now + short
         self.retry_at, self.retry_short_at = self._pauses
 
     def forget_attempts(self) -> None:

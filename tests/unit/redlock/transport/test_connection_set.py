@@ -154,7 +154,8 @@ def test_without_a_quorum_each_pause_has_one_attempt(stage: Stage) -> None:
 def test_a_caller_without_a_quorum_waits_for_the_next_attempt(stage: Stage) -> None:
     for peer in stage.peers:
         peer.raises = ConnectionError()
-    stage.reconnect()
+    for _ in range(2):  # the first failure allows another attempt at once
+        stage.reconnect()
     stage.clock.move(0.001)
     for peer in stage.peers:
         peer.raises = None
@@ -319,6 +320,37 @@ def test_a_missed_node_is_connected_to_beside_a_quorum(stage: Stage) -> None:
     connection.fail("the server closed the connection")
     stage.set.drop(0)
     assert stage.reconnect() == [1, 2], "soon"
+    stage.set.reconnect(stage.clock.now(), 1.0, for_all=True)
+    assert stage.set.connected() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("ends_late", [False, True])
+def test_an_attempt_that_broke_with_the_connections_is_made_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, *, ends_late: bool
+) -> None:
+    """The connection to one node was still being made when all others broke."""
+    stage.waiting = []
+    stage.set.reconnect(stage.clock.now(), 0.0)
+    break_first, *others = stage.waiting
+    for connect in others:
+        connect()
+    stage.set.adopt()
+    stage.clock.move(0.001)
+    for index in stage.set.connected():
+        stage.set.drop(index)
+    stage.waiting, stage.peers[0].raises = None, ConnectionError()
+    ends = [break_first]
+
+    def end(patience: float = 0.0) -> None:
+        if ends:
+            ends.pop()()
+            stage.peers[0].raises = None
+        ConnectionSet.adopt(stage.set, 0.0)
+
+    monkeypatch.setattr(stage.set, "adopt", end)
+    if not ends_late:
+        end()
+    stage.clock.move(0.001)
     stage.set.reconnect(stage.clock.now(), 1.0, for_all=True)
     assert stage.set.connected() == [0, 1, 2]
 

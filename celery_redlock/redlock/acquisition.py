@@ -106,6 +106,7 @@ class Acquisition(Access):
         rounds, backoff, is_split = 0, Backoff(), False
         lock_key, _ = lock_keys(self._prefix, attempt.key)
         waiter = Waiter(self._waiters, lock_key, on_wait) if wait else None
+        sleep = waiter.pause if waiter else self._clock.sleep
         try:
             # An attempt that may replace the holder has no need of a release.
             if waiter and not attempt.supersedes:
@@ -147,7 +148,7 @@ class Acquisition(Access):
                 if waiter and isinstance(outcome, LockHeld) and not is_split:
                     waiter.wait(pause)
                 else:
-                    self._clock.sleep(pause)
+                    sleep(pause)
         finally:
             if waiter:
                 waiter.leave()

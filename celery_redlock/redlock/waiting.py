@@ -30,12 +30,13 @@ class Waiter(QueuedWaiter):
         on_wait: See `OnWait`; None: nothing is called.
     """
 
-    __slots__ = ("_on_wait", "_owes_attempt", "_waiters")
+    __slots__ = ("_called_at", "_on_wait", "_owes_attempt", "_waiters")
 
     def __init__(self, waiters: Waiters, channel: str, on_wait: OnWait | None = None) -> None:
         super().__init__(channel, waiters.clock.now())
         self._waiters = waiters
         self._on_wait = on_wait
+        self._called_at = self.asked_at
         self._owes_attempt = False
 
     @property
@@ -71,7 +72,7 @@ class Waiter(QueuedWaiter):
         self._join(now)
         if not self.place:
             # A caller that counted on a wakeup may have come with a long pause, or with none.
-            clock.sleep(min(seconds, LONGEST_SLEEP_S))
+            self.pause(min(seconds, LONGEST_SLEEP_S))
             return
         ends_at, asks_at = now + seconds, math.inf
         # The waiters in front may leave meanwhile, or the listener may end.
@@ -83,9 +84,13 @@ class Waiter(QueuedWaiter):
                     return
                 # Put off again by each further release: others have had the lock in between.
                 asks_at = clock.now() + self._late_delay()
-            if self._on_wait:
-                self._on_wait()
-            now = clock.now()
+            self._call(now := clock.now())
+
+    def pause(self, seconds: float) -> None:
+        """Return after `seconds`, a second at most."""
+        if (now := self._waiters.clock.now()) >= self._called_at + LONGEST_SLEEP_S:
+            self._call(now)
+        self._waiters.clock.sleep(seconds)
 
     def has_asked(self, began: float) -> None:
         """Note an attempt that began at this time, seconds on the clock."""
@@ -99,10 +104,17 @@ class Waiter(QueuedWaiter):
             owes_attempt = self._owes_attempt or not self.wakeups.empty()
             self._waiters.change(partial(self._waiters.leave, self, owes_attempt=owes_attempt))
 
+    def _call(self, now: float) -> None:
+        self._called_at = now
+        if self._on_wait:
+            self._on_wait()
+
     def _join(self, now: float) -> None:
         self.expected_by = now + _GONE_S
-        if self.joined is not self._waiters.queues and self._waiters.start():
-            self.joined = self._waiters.queues
+        # Of before the start: a listener that ends before the waiter is seen leaves other ones.
+        queues = self._waiters.queues
+        if self.joined is not queues and self._waiters.start():
+            self.joined = queues
             self._waiters.change(partial(self._waiters.join, self))
 
     def _is_woken(self, within: float) -> bool:

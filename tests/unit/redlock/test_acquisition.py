@@ -923,6 +923,7 @@ class Turns:
         self.five = five
         self.asked: list[float] = []
         self.waits: list[float] = []
+        self.pauses: list[float] = []
 
     def __call__(self, *_: object) -> Turns:
         """Take the place of the class."""
@@ -936,6 +937,10 @@ class Turns:
 
     def wait(self, seconds: float) -> None:
         self.waits.append(seconds)
+        self.five.pass_(seconds)
+
+    def pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
         self.five.pass_(seconds)
 
     def leave(self) -> None:
@@ -971,7 +976,7 @@ def test_without_a_quorum_nobody_is_waited_for_in_a_queue(five: Network, turns: 
     with pytest.raises(QuorumUnavailable):
         five.redlock().acquire("k", wait=2.0)
     assert turns.waits == []
-    assert five.slept
+    assert turns.pauses
 
 
 # ---- what the keeper answers for

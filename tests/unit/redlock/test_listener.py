@@ -95,6 +95,28 @@ def test_a_waiter_whose_listener_was_closed_joins_the_next(
     assert len(stage.started) == 1
 
 
+def test_a_listener_that_ended_before_its_waiter_joined_is_replaced(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the thread of the waiter does not run until the listener has found nobody."""
+    waiter = Waiter(stage.waiters, "k")
+    start = stage.waiters.start
+
+    def start_and_listen() -> bool:
+        is_started = start()
+        while stage.started:
+            stage.started.pop()()
+        return is_started
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage.waiters, "start", start_and_listen)
+        waiter.wait(0.0)
+    assert stage.heard.closed == 1
+    stage.clock.move(2.0)
+    waiter.wait(0.0)
+    assert len(stage.started) == 1
+
+
 def test_a_listener_that_is_closed_without_waiters_ends(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -484,6 +484,16 @@ def test_a_caller_is_asked_about_once_a_second_whether_it_still_waits(stage: Sta
     assert asked == pytest.approx([began + 1.0, began + 2.0])
 
 
+def test_a_caller_is_asked_whether_it_still_waits_where_nothing_is_heard(stage: Stage) -> None:
+    asked: list[float] = []
+    waiter = Waiter(stage.waiters, "k", lambda: asked.append(stage.clock.time))
+    began = stage.clock.time
+    for _ in range(6):
+        waiter.wait(0.4)
+        waiter.pause(0.1)
+    assert asked == pytest.approx([began + 1.0, began + 2.0])
+
+
 def test_a_queue_is_left_once(stage: Stage) -> None:
     waiter = stage.waiter()
     waiter.leave()

@@ -51,8 +51,9 @@ def rob(project: Project, task: Any, key: str) -> float:
 
 
 def assert_it_is_told_once(worker: Worker, task_id: str) -> None:
-    lines = worker.lines(f"ERROR.*lease lost under a running task.*task_id={task_id}")
-    assert len(lines) == 1
+    line = f"ERROR.*lease lost under a running task.*task_id={task_id}"
+    worker.wait_for_line(line)  # the keeper may tell it after the body has ended
+    assert len(worker.lines(line)) == 1
 
 
 # --- abort ----------------------------------------------------------------------------------------

@@ -126,7 +126,8 @@ def test_a_late_grant_of_a_failed_attempt_is_released(
 
 def test_a_late_grant_of_a_lease_is_released(five: Servers, new_redlock: NewRedlock) -> None:
     redlock = new_redlock(five.urls)
-    redlock.release(redlock.acquire("other"))
+    redlock.release(other := redlock.acquire("other"))
+    eventually(lambda: floor_on(five[4], "other") == other.token + 1)  # it owes no reply
     five[4].pause()
     lease = redlock.acquire("k")
     redlock.release(lease)

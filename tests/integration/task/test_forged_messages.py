@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from contextlib import suppress
 from typing import Any
 
@@ -57,10 +58,10 @@ def held(project: Project, task: Any, key: str) -> tuple[Any, str]:
 
 
 def owner_of(project: Project, name: str) -> str:
-    """Return the owner that all nodes name, of which the last grant may still be under way."""
-    eventually(lambda: None not in holders_on(project.nodes, name))
-    [owner] = set(holders_on(project.nodes, name))
+    """Return the owner that a majority of the nodes names."""
+    [(owner, count)] = Counter(holders_on(project.nodes, name)).most_common(1)
     assert owner is not None
+    assert count >= 2
     return owner
 
 
@@ -108,7 +109,7 @@ def test_a_running_lock_is_neither_freed_nor_taken(
     for result in forged:
         eventually(lambda result=result: result.state in states.READY_STATES)  # type: ignore[misc]
     until_idle(project, running=1)
-    assert holders_on(project.nodes, f"{task.name}:{key}") == [owner] * 3
+    assert owner_of(project, f"{task.name}:{key}") == owner
     assert [note.task_id for note in project.notes("begin", key=key)] == [holder.id]
 
 
@@ -119,7 +120,7 @@ def test_a_reservation_is_not_freed_by_another_task_s_message(project: Project, 
     name = f"{task.name}:{key}"
     owner = owner_of(project, name)
     forge(project, other.name, f"{key}-other", **{HEADER: [name, owner]}).get(timeout=PATIENCE)
-    assert holders_on(project.nodes, name) == [owner] * 3
+    assert owner_of(project, name) == owner
 
 
 @pytest.mark.parametrize("lifetime", [Lifetime.WHILE_EXECUTING, Lifetime.UNTIL_EXECUTED])

@@ -160,10 +160,12 @@ class Waiters:
 
     def start(self) -> bool:
         """Start the listener unless it runs; return False if none can be started now."""
+        if self._listeners:
+            return True
         now = self.clock.now()
-        if now < self._failed_until and not self._listeners:
+        if now < self._failed_until:
             return False
-        if self._listeners or now < self._starting_until:
+        if now < self._starting_until:
             return True
         self._starting_until = now + _STARTS_WITHIN_S
         try:

@@ -113,7 +113,9 @@ class Waiter(QueuedWaiter):
         self.expected_by = now + _GONE_S
         # Of before the start: a listener that ends before the waiter is seen leaves other ones.
         queues = self._waiters.queues
-        if self.joined is not queues and self._waiters.start():
+        # Also for one that has joined: the listener that it counted on may have ended, or never
+        # have begun.
+        if self._waiters.start() and self.joined is not queues:
             self.joined = queues
             self._waiters.change(partial(self._waiters.join, self))
 

@@ -1,0 +1,332 @@
+"""The listener, or the keeper, comes in at every line of its callers: no mutex keeps it out.
+
+Each scene is played again and again, with that thread's turn one line later. Whoever waits must be
+heard in the end, whoever has work must be served, and nothing may stay when all have left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
+from functools import partial
+from queue import Empty
+from typing import Any, cast
+
+import pytest
+
+from celery_redlock.redlock import keeper_thread
+from celery_redlock.redlock.keeper_thread import IDLE_S, KeeperThread
+from celery_redlock.redlock.threads import dispatch
+from celery_redlock.redlock.transport.subscriptions import Message, Subscriptions
+from celery_redlock.redlock.waiters import Waiters
+from celery_redlock.redlock.waiting import POLL_S, Waiter
+from tests.support.fakes.beside import Beside
+from tests.support.fakes.fake_clock import FakeClock
+from tests.support.faults.strikes import Striker
+
+QUORUM = 2
+KEY = "k"
+
+
+class Heard:
+    """Subscriptions of one listener, which hears what the scene has published."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._followed: set[str] = set()
+        self.lost = 0
+
+    def hear(self, _seconds: float) -> list[Message]:
+        self._scene.beside.wait()
+        messages, self._scene.published = self._scene.published, []
+        return [one for one in messages if one.channel in self._followed]
+
+    def follow(self, channels: AbstractSet[str]) -> None:
+        self._followed = set(channels)
+
+    def reaches_quorum(self, channel: str) -> bool:
+        return channel in self._followed
+
+    def wake(self) -> None:
+        """Do nothing: it has its turn anyway."""
+
+    disown = close = wake
+
+
+class Wakeups:
+    """Wakeups of a waiter: while it waits for one, the listener has a turn."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._count = 0
+
+    def put(self, _wakeup: None) -> None:
+        self._count += 1
+
+    def empty(self) -> bool:
+        return not self._count
+
+    def get(self, timeout: float = 0.0) -> None:
+        self._scene.beside.turn()
+        if not self._count:
+            self._scene.clock.move(timeout)
+            raise Empty
+        self._count -= 1
+
+
+class Scene:
+    """Waiters of a process, whose listener has its turn where the scene says."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.clock = FakeClock()
+        self.beside = Beside()
+        self.published: list[Message] = []
+        self.waiters = Waiters(self.clock, QUORUM, lambda: cast(Subscriptions, Heard(self)))
+        patch.setattr(dispatch, "start_beside", self.beside.start)
+
+    def waiter(self) -> Waiter:
+        waiter = Waiter(self.waiters, KEY)
+        waiter.wakeups = cast(Any, Wakeups(self))
+        return waiter
+
+    def publish(self, token: int = 1) -> None:
+        self.published += [Message(node, KEY, b"%d 1" % token) for node in range(QUORUM)]
+
+    def be_heard(self, waiter: Waiter) -> None:
+        """Wait, as one that polls does; fail if releases are not heard soon."""
+        for _ in range(12):
+            waiter.wait(0.3)
+            waiter.has_asked(self.clock.now())
+            self.beside.turn()
+        assert waiter.place, "its listener is gone"
+
+    def end(self, *waiters: Waiter) -> None:
+        """Let all leave; fail if anything stays for long."""
+        for waiter in waiters:
+            waiter.leave()
+        for _ in range(8):
+            self.clock.move(1.0)
+            self.beside.turn()
+        assert self.beside.count == 0
+        assert self.waiters.queues == {}
+        assert self.waiters._listeners == {}
+
+
+Play = Callable[[], object]
+SCENES: dict[str, Callable[[Scene], tuple[Play, Play]]] = {}
+"""Of each, what is done while the listener comes in at a line, and what is judged then."""
+
+
+KEEPER_SCENES: dict[str, Callable[[KeeperScene], Play]] = {}
+
+
+def keeper_scene(make: Callable[[KeeperScene], Play]) -> Callable[[KeeperScene], Play]:
+    KEEPER_SCENES[make.__name__.strip("_").replace("_", " ")] = make
+    return make
+
+
+def scene(make: Callable[[Scene], tuple[Play, Play]]) -> Callable[[Scene], tuple[Play, Play]]:
+    SCENES[make.__name__.strip("_").replace("_", " ")] = make
+    return make
+
+
+@scene
+def _the_first_waits(scene: Scene) -> tuple[Play, Play]:
+    waiter = scene.waiter()
+
+    def judge() -> None:
+        scene.be_heard(waiter)
+        scene.end(waiter)
+
+    return lambda: waiter.wait(0.0), judge
+
+
+@scene
+def _one_comes_as_the_last_leaves(scene: Scene) -> tuple[Play, Play]:
+    last, next_one = scene.waiter(), scene.waiter()
+    scene.be_heard(last)
+
+    def play() -> None:
+        last.leave()
+        next_one.wait(0.0)
+
+    def judge() -> None:
+        scene.be_heard(next_one)
+        scene.end(next_one)
+
+    return play, judge
+
+
+@scene
+def _one_comes_as_the_listener_ends(scene: Scene) -> tuple[Play, Play]:
+    last, next_one = scene.waiter(), scene.waiter()
+    scene.be_heard(last)
+    last.leave()
+    scene.clock.move(60.0)
+
+    def judge() -> None:
+        scene.be_heard(next_one)
+        scene.end(next_one)
+
+    return lambda: next_one.wait(0.0), judge
+
+
+@scene
+def _the_listener_is_closed(scene: Scene) -> tuple[Play, Play]:
+    waiter = scene.waiter()
+    scene.be_heard(waiter)
+
+    def play() -> None:
+        scene.waiters.close()
+        waiter.wait(0.0)
+
+    def judge() -> None:
+        scene.be_heard(waiter)
+        scene.end(waiter)
+
+    return play, judge
+
+
+@scene
+def _the_lock_is_released(scene: Scene) -> tuple[Play, Play]:
+    waiter = scene.waiter()
+    scene.be_heard(waiter)
+    scene.publish()
+    began = scene.clock.now()
+
+    def judge() -> None:
+        assert scene.clock.now() < began + POLL_S, "the release was not heard"
+        scene.end(waiter)
+
+    return lambda: waiter.wait(2 * POLL_S), judge
+
+
+@scene
+def _the_oldest_leaves_with_its_turn(scene: Scene) -> tuple[Play, Play]:
+    oldest, second = scene.waiter(), scene.waiter()
+    scene.be_heard(oldest)
+    scene.be_heard(second)
+    scene.publish()
+    scene.beside.turn()
+
+    def judge() -> None:
+        began = scene.clock.now()
+        second.wait(2 * POLL_S)
+        assert scene.clock.now() < began + POLL_S, "nobody asks after the release"
+        scene.end(second)
+
+    return oldest.leave, judge
+
+
+class KeeperScene:
+    """A keeper's thread, and the times at which its work is due."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.clock = FakeClock()
+        self.beside = Beside()
+        self.due: list[float] = []
+        patch.setattr(dispatch, "start_thread", self.beside.start)
+        patch.setattr(keeper_thread, "Wakeup", lambda: Sleep(self.beside))
+        self.thread = KeeperThread(
+            self.clock, self._tick, lambda: min(self.due, default=math.inf), lambda: bool(self.due)
+        )
+
+    def _tick(self) -> float:
+        self.due = [one for one in self.due if one > self.clock.now()]
+        return min(self.due, default=math.inf)
+
+    def add(self) -> None:
+        """Add work, as whoever acquires a lock does."""
+        self.thread.start()
+        self.due.append(due_at := self.clock.now() + 0.5)
+        self.thread.wake(due_at)
+
+    def judge(self) -> None:
+        """Fail if the work is not done, or the thread then stays for ever."""
+        for _ in range(4):
+            self.clock.move(0.5)
+            self.beside.turn()
+        assert self.due == [], "nobody does it"
+        for _ in range(3):
+            self.clock.move(IDLE_S)
+            self.beside.turn()
+        assert self.beside.count == 0
+
+
+class Sleep:
+    """Sleep of a keeper: until its next turn."""
+
+    def __init__(self, beside: Beside) -> None:
+        self._beside = beside
+
+    def wait(self, _seconds: float) -> None:
+        self._beside.wait()
+
+    def wake(self) -> None:
+        """Do nothing: it has its turn anyway."""
+
+
+@keeper_scene
+def _the_first_work_comes(scene: KeeperScene) -> Play:
+    return scene.add
+
+
+@keeper_scene
+def _work_comes_as_the_keeper_ends(scene: KeeperScene) -> Play:
+    scene.add()
+    scene.beside.turn()
+    scene.clock.move(2 * IDLE_S)
+    scene.due.clear()
+    return scene.add
+
+
+@keeper_scene
+def _work_comes_after_the_keeper_was_stopped(scene: KeeperScene) -> Play:
+    scene.add()
+    scene.beside.turn()
+
+    def play() -> None:
+        scene.thread.stop()
+        scene.add()
+
+    return play
+
+
+def lines(tell: Callable[[], tuple[Beside, Play, Play]], turns: int) -> Iterator[str]:
+    """Play a scene once for each line of it, at which the thread beside has so many turns."""
+    at = 1
+    while True:
+        beside, play, judge = tell()
+        striker = Striker(at, strike=partial(beside.turn, turns))
+        with striker:
+            play()
+        judge()
+        if not striker.where:
+            return
+        yield striker.where
+        at += 1
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+@pytest.mark.parametrize("name", SCENES)
+def test_the_listener_may_come_in_at_any_line(
+    monkeypatch: pytest.MonkeyPatch, name: str, turns: int
+) -> None:
+    def tell() -> tuple[Beside, Play, Play]:
+        scene = Scene(monkeypatch)
+        return scene.beside, *SCENES[name](scene)
+
+    assert len(list(lines(tell, turns))) > 5
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+@pytest.mark.parametrize("name", KEEPER_SCENES)
+def test_the_keeper_may_come_in_at_any_line(
+    monkeypatch: pytest.MonkeyPatch, name: str, turns: int
+) -> None:
+    def tell() -> tuple[Beside, Play, Play]:
+        scene = KeeperScene(monkeypatch)
+        return scene.beside, KEEPER_SCENES[name](scene), scene.judge
+
+    assert len(list(lines(tell, turns))) > 5

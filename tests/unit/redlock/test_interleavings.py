@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from functools import partial
 from queue import Empty
 from typing import Any, cast
@@ -18,6 +19,8 @@ import pytest
 from celery_redlock.redlock import keeper_thread
 from celery_redlock.redlock.keeper_thread import IDLE_S, KeeperThread
 from celery_redlock.redlock.threads import dispatch
+from celery_redlock.redlock.transport.channel import Channel
+from celery_redlock.redlock.transport.pool import Pool
 from celery_redlock.redlock.transport.subscriptions import Message, Subscriptions
 from celery_redlock.redlock.waiters import Waiters
 from celery_redlock.redlock.waiting import POLL_S, Waiter
@@ -293,6 +296,72 @@ def _work_comes_after_the_keeper_was_stopped(scene: KeeperScene) -> Play:
     return play
 
 
+class Lent(Channel):
+    """A channel without connections, which notes whether two have it at a time."""
+
+    def __init__(self) -> None:
+        self.is_closed = self.is_lent = False
+
+    def prepare(self, patience: float | None = None, *, needs_votes: bool = True) -> None:
+        assert not self.is_lent, "lent to two at a time"
+        assert not self.is_closed
+        self.is_lent = True
+
+    def is_unused(self, seconds: float) -> bool:
+        return not self.is_lent
+
+    def stay_unconnected(self, why: str) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class PoolScene:
+    """A pool of one or two channels, and what another thread does to it."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.made: list[Lent] = []
+        self.pool = Pool(self._make, most, patience=0.2, sleep=lambda _seconds: None)
+
+    def _make(self) -> Lent:
+        self.made.append(channel := Lent())
+        return channel
+
+    def borrow(self) -> None:
+        with self.pool.channel(patience=0.0) as channel:
+            self.give_back(channel)
+
+    def borrow_first(self) -> None:
+        with self.pool.channel(patience=0.0, goes_first=True) as channel:
+            self.give_back(channel)
+
+    def borrow_the_same(self) -> None:
+        with self.pool.channel(self.made[-1] if self.made else None, patience=0.0) as channel:
+            self.give_back(channel)
+
+    def fail(self) -> None:
+        with suppress(OSError), self.pool.channel(patience=0.0) as channel:
+            self.give_back(channel)
+            raise OSError
+
+    def give_back(self, channel: Channel) -> None:
+        cast(Lent, channel).is_lent = False
+
+    def close_unused(self) -> None:
+        self.pool.close_unused(0.0)
+
+    def judge(self) -> None:
+        """Fail if a channel is lost, or there are too many, once all are given back."""
+        idle = self.pool._idle
+        assert len(set(idle)) == len(idle) == len(self.pool._made) <= self.most
+        assert not self.pool._waiting
+
+
+_BORROWERS = ("borrow", "borrow_first", "borrow_the_same", "fail", "close_unused")
+
+
 def lines(tell: Callable[[], tuple[Beside, Play, Play]], turns: int) -> Iterator[str]:
     """Play a scene once for each line of it, at which the thread beside has so many turns."""
     at = 1
@@ -330,3 +399,21 @@ def test_the_keeper_may_come_in_at_any_line(
         return scene.beside, KEEPER_SCENES[name](scene), scene.judge
 
     assert len(list(lines(tell, turns))) > 5
+
+
+@pytest.mark.parametrize("most", [1, 2])
+@pytest.mark.parametrize("second", _BORROWERS)
+@pytest.mark.parametrize("first", _BORROWERS)
+def test_another_borrower_may_come_in_at_any_line(first: str, second: str, most: int) -> None:
+    at = 1
+    while True:
+        scene = PoolScene(most)
+        scene.borrow()
+        striker = Striker(at, strike=getattr(scene, second))
+        with striker:
+            getattr(scene, first)()
+        scene.judge()
+        if not striker.where:
+            break
+        at += 1
+    assert at > 5

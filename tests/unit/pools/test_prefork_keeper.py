@@ -11,23 +11,30 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from celery_redlock import pools
 from celery_redlock.pools import interrupt
 from celery_redlock.pools.keeper_client import KeeperClient
 from celery_redlock.pools.lease_table import Phase
 from celery_redlock.pools.orphaned_leases import PROVISIONAL_S
 from celery_redlock.pools.prefork_keeper import PreforkKeeper
 from celery_redlock.redlock import Lease, QuorumUnavailable
+from celery_redlock.redlock.keeper import due_at
 from celery_redlock.redlock.lease import new_owner, owner_id
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.redlock.threads import dispatch
 from tests.support.fakes.fake_clock import FakeClock
+from tests.support.faults.strikes import Striker, Struck
 
+FOLDER = str(Path(pools.__file__).parent)
 URLS = ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"]
 
 
@@ -582,3 +589,76 @@ def test_a_lease_is_found_by_the_id_of_its_owner_while_it_is_held(pool: Pool) ->
     assert pool.keeper.lease_with_id("other", owner_id(lease.owner)) is None
     pool.child.client.begin_release(lease)
     assert pool.keeper.lease_with_id("k", owner_id(lease.owner)) is None
+
+
+# ---- at any line
+
+
+def acquire(pool: Pool, lease: Lease) -> None:
+    pool.announce(lease.key, lease.owner)
+    assert pool.child.client.register(lease, 0.0, None, will_be_redelivered=False)
+
+
+def look(pool: Pool, times: int) -> None:
+    for _ in range(times):
+        pool.step()
+
+
+@pytest.mark.parametrize("looks", [1, 2])
+@pytest.mark.parametrize("ttl", [30.0, 3.0])
+def test_the_keeper_may_look_at_any_line_of_a_process(pool: Pool, ttl: float, looks: int) -> None:
+    clock, at = pool.nodes.time, 0
+    while True:
+        at += 1
+        clock.move(60.0)
+        pool.step()
+        lease = Lease("k", new_owner(), 7, round(ttl * 1000), clock.now() + ttl, clock)
+        striker = Striker(at, strike=partial(look, pool, looks), folder=FOLDER)
+        with striker:
+            acquire(pool, lease)
+        looks_at = pool.keeper._table.next_look()
+        assert pool.is_called() or looks_at <= due_at(lease, clock.now()), striker.where
+        pool.step()
+        assert list(pool.nodes.kept) == [lease.owner], striker.where
+        with striker:
+            pool.child.release(lease)
+        pool.step()
+        assert pool.nodes.kept == {}, striker.where
+        assert pool.nodes.released == [], striker.where
+        if not striker.where:
+            break
+    assert at > 50
+
+
+def test_a_process_may_die_at_any_line() -> None:
+    at, is_over = 0, False
+    while not is_over:
+        at += 1
+        pool, is_granted = Pool(), False
+        lease, striker = pool.nodes.new_lease(), Striker(at, folder=FOLDER)
+        try:
+            pool.step()
+            with suppress(Struck):
+                with striker:
+                    pool.announce(lease.key, lease.owner)
+                    is_granted = True
+                    assert pool.child.client.register(lease, 0.0, None, will_be_redelivered=False)
+                pool.step()
+                with striker:
+                    pool.child.client.begin_release(lease)
+                    is_granted = False
+                    pool.child.client.end_release(lease)
+                    pool.child.client.withdraw_attempts()
+            is_over = not striker.where
+            pool.kill()
+            if is_granted:
+                assert pool.nodes.released == [(lease.key, lease.owner)], striker.where
+            for kept in pool.nodes.kept.values():
+                # Its release was made, and it is renewed no more.
+                kept.lease.backing.refresh(kept.lease)
+                assert kept.lease.is_released, striker.where
+            rows = pool.child.client._rows
+            assert {pool.keeper._table.phase(row) for row in rows} == {Phase.FREE}
+        finally:
+            pool.close()
+    assert at > 50

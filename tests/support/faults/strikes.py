@@ -119,6 +119,24 @@ def _finalizers(folder: str) -> frozenset[CodeType]:
     return frozenset(one.__code__ for one in finalizers if inspect.isfunction(one))
 
 
+def strikers(
+    strike: Callable[[], object] | None = None, *, folder: str = _FOLDER
+) -> Iterator[Striker]:
+    """Yield strikers, each for one line later, until the caller's `with` comes to its end unstruck.
+
+    Args:
+        strike: As for `Striker`.
+        folder: As for `Striker`.
+    """
+    at = 1
+    while True:
+        yield (striker := Striker(at, strike=strike, folder=folder))
+        if not striker.where:
+            assert at > 5, "the lines that were meant are not traced"
+            return
+        at += 1
+
+
 def _forget_frames(error: BaseException | None) -> None:
     """Let go of the frames of an error, and of those that were being handled as it was raised.
 

@@ -32,7 +32,7 @@ from celery_redlock.redlock.lease import new_owner, owner_id
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.redlock.threads import dispatch
 from tests.support.fakes.fake_clock import FakeClock
-from tests.support.faults.strikes import Striker, Struck
+from tests.support.faults.strikes import Struck, strikers
 
 FOLDER = str(Path(pools.__file__).parent)
 URLS = ["redis://127.0.0.1:1", "redis://127.0.0.1:2", "redis://127.0.0.1:3"]
@@ -607,13 +607,11 @@ def look(pool: Pool, times: int) -> None:
 @pytest.mark.parametrize("looks", [1, 2])
 @pytest.mark.parametrize("ttl", [30.0, 3.0])
 def test_the_keeper_may_look_at_any_line_of_a_process(pool: Pool, ttl: float, looks: int) -> None:
-    clock, at = pool.nodes.time, 0
-    while True:
-        at += 1
+    clock = pool.nodes.time
+    for striker in strikers(partial(look, pool, looks), folder=FOLDER):
         clock.move(60.0)
         pool.step()
         lease = Lease("k", new_owner(), 7, round(ttl * 1000), clock.now() + ttl, clock)
-        striker = Striker(at, strike=partial(look, pool, looks), folder=FOLDER)
         with striker:
             acquire(pool, lease)
         looks_at = pool.keeper._table.next_look()
@@ -625,17 +623,12 @@ def test_the_keeper_may_look_at_any_line_of_a_process(pool: Pool, ttl: float, lo
         pool.step()
         assert pool.nodes.kept == {}, striker.where
         assert pool.nodes.released == [], striker.where
-        if not striker.where:
-            break
-    assert at > 50
 
 
 def test_a_process_may_die_at_any_line() -> None:
-    at, is_over = 0, False
-    while not is_over:
-        at += 1
+    for striker in strikers(folder=FOLDER):
         pool, is_granted = Pool(), False
-        lease, striker = pool.nodes.new_lease(), Striker(at, folder=FOLDER)
+        lease = pool.nodes.new_lease()
         try:
             pool.step()
             with suppress(Struck):
@@ -649,7 +642,6 @@ def test_a_process_may_die_at_any_line() -> None:
                     is_granted = False
                     pool.child.client.end_release(lease)
                     pool.child.client.withdraw_attempts()
-            is_over = not striker.where
             pool.kill()
             if is_granted:
                 assert pool.nodes.released == [(lease.key, lease.owner)], striker.where
@@ -661,4 +653,3 @@ def test_a_process_may_die_at_any_line() -> None:
             assert {pool.keeper._table.phase(row) for row in rows} == {Phase.FREE}
         finally:
             pool.close()
-    assert at > 50

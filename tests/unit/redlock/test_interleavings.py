@@ -7,11 +7,9 @@ heard in the end, whoever has work must be served, and nothing may stay when all
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from functools import partial
-from queue import Empty
 from typing import Any, cast
 
 import pytest
@@ -24,9 +22,10 @@ from celery_redlock.redlock.transport.pool import Pool
 from celery_redlock.redlock.transport.subscriptions import Message, Subscriptions
 from celery_redlock.redlock.waiters import Waiters
 from celery_redlock.redlock.waiting import POLL_S, Waiter
+from tests.support.fakes import waiters_stage
 from tests.support.fakes.beside import Beside
 from tests.support.fakes.fake_clock import FakeClock
-from tests.support.faults.strikes import Striker
+from tests.support.faults.strikes import strikers
 
 QUORUM = 2
 KEY = "k"
@@ -57,25 +56,16 @@ class Heard:
     disown = close = wake
 
 
-class Wakeups:
+class Wakeups(waiters_stage.Wakeups):
     """Wakeups of a waiter: while it waits for one, the listener has a turn."""
 
     def __init__(self, scene: Scene) -> None:
-        self._scene = scene
-        self._count = 0
-
-    def put(self, _wakeup: None) -> None:
-        self._count += 1
-
-    def empty(self) -> bool:
-        return not self._count
+        super().__init__(scene.clock)
+        self._beside = scene.beside
 
     def get(self, timeout: float = 0.0) -> None:
-        self._scene.beside.turn()
-        if not self._count:
-            self._scene.clock.move(timeout)
-            raise Empty
-        self._count -= 1
+        self._beside.turn()
+        super().get(timeout)
 
 
 class Scene:
@@ -362,31 +352,18 @@ class PoolScene:
 _BORROWERS = ("borrow", "borrow_first", "borrow_the_same", "fail", "close_unused")
 
 
-def lines(tell: Callable[[], tuple[Beside, Play, Play]], turns: int) -> Iterator[str]:
-    """Play a scene once for each line of it, at which the thread beside has so many turns."""
-    at = 1
-    while True:
-        beside, play, judge = tell()
-        striker = Striker(at, strike=partial(beside.turn, turns))
-        with striker:
-            play()
-        judge()
-        if not striker.where:
-            return
-        yield striker.where
-        at += 1
-
-
 @pytest.mark.parametrize("turns", [1, 2])
 @pytest.mark.parametrize("name", SCENES)
 def test_the_listener_may_come_in_at_any_line(
     monkeypatch: pytest.MonkeyPatch, name: str, turns: int
 ) -> None:
-    def tell() -> tuple[Beside, Play, Play]:
-        scene = Scene(monkeypatch)
-        return scene.beside, *SCENES[name](scene)
-
-    assert len(list(lines(tell, turns))) > 5
+    scenes: list[Scene] = []
+    for striker in strikers(lambda: scenes[-1].beside.turn(turns)):
+        scenes.append(Scene(monkeypatch))
+        play, judge = SCENES[name](scenes[-1])
+        with striker:
+            play()
+        judge()
 
 
 @pytest.mark.parametrize("turns", [1, 2])
@@ -394,26 +371,27 @@ def test_the_listener_may_come_in_at_any_line(
 def test_the_keeper_may_come_in_at_any_line(
     monkeypatch: pytest.MonkeyPatch, name: str, turns: int
 ) -> None:
-    def tell() -> tuple[Beside, Play, Play]:
-        scene = KeeperScene(monkeypatch)
-        return scene.beside, KEEPER_SCENES[name](scene), scene.judge
-
-    assert len(list(lines(tell, turns))) > 5
+    scenes: list[KeeperScene] = []
+    for striker in strikers(lambda: scenes[-1].beside.turn(turns)):
+        scenes.append(KeeperScene(monkeypatch))
+        play = KEEPER_SCENES[name](scenes[-1])
+        with striker:
+            play()
+        scenes[-1].judge()
 
 
 @pytest.mark.parametrize("most", [1, 2])
 @pytest.mark.parametrize("second", _BORROWERS)
 @pytest.mark.parametrize("first", _BORROWERS)
 def test_another_borrower_may_come_in_at_any_line(first: str, second: str, most: int) -> None:
-    at = 1
-    while True:
-        scene = PoolScene(most)
-        scene.borrow()
-        striker = Striker(at, strike=getattr(scene, second))
+    scenes: list[PoolScene] = []
+
+    def come_in() -> None:
+        getattr(scenes[-1], second)()
+
+    for striker in strikers(come_in):
+        scenes.append(PoolScene(most))
+        scenes[-1].borrow()
         with striker:
-            getattr(scene, first)()
-        scene.judge()
-        if not striker.where:
-            break
-        at += 1
-    assert at > 5
+            getattr(scenes[-1], first)()
+        scenes[-1].judge()

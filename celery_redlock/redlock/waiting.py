@@ -87,7 +87,7 @@ class Waiter(QueuedWaiter):
             self._call(now := clock.now())
 
     def pause(self, seconds: float) -> None:
-        """Return after `seconds`, a second at most."""
+        """Return after `seconds`, a second at most; before that, call `on_wait` if it is time."""
         if (now := self._waiters.clock.now()) >= self._called_at + LONGEST_SLEEP_S:
             self._call(now)
         self._waiters.clock.sleep(seconds)
@@ -111,10 +111,10 @@ class Waiter(QueuedWaiter):
 
     def _join(self, now: float) -> None:
         self.expected_by = now + _GONE_S
-        # Of before the start: a listener that ends before the waiter is seen leaves other ones.
+        # They are read before the start: a listener that ends before it has seen this waiter leaves
+        # other ones behind. A waiter that has joined starts one, too: that which it counted on may
+        # have ended, or never have begun.
         queues = self._waiters.queues
-        # Also for one that has joined: the listener that it counted on may have ended, or never
-        # have begun.
         if self._waiters.start() and self.joined is not queues:
             self.joined = queues
             self._waiters.change(partial(self._waiters.join, self))

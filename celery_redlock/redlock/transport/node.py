@@ -173,7 +173,7 @@ class Node:
         if now >= self._pauses[1]:
             longest = min(_BACKOFF_MAX_S, _BACKOFF_S * 2 ** max(0, self._failures - 1))
             delay = longest * random.uniform(0.5, 1.0)
-            # The first failure: what broke all other connections may have broken this one, too.
+            # What broke all other connections may have broken this first attempt, too.
             short = min(delay, _BACKOFF_SHORT_S) if self._failures else 0.0
             self._failures = min(self._failures + 1, 16)
             self._pauses = now + delay, now + short

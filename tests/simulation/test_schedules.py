@@ -28,6 +28,10 @@ def test_a_release_noted_after_the_next_lock_frees_nothing() -> None:
     assert campaign([77_699]).failed == []
 
 
+def test_a_released_lock_may_be_healed_where_a_quorum_has_forgotten_it() -> None:
+    assert campaign([437_340]).failed == []
+
+
 def test_a_campaign_leaves_nothing_that_is_never_collected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

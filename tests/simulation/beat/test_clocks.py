@@ -16,9 +16,7 @@ import pytest
 from .deploys import Deploys
 from .rows import Rows
 from .stage import FAR_S, HEART, LONGEST_S, RIGHT, SKEW_S, START, Clocks, Stage
-from .test_beat import FIRST, KINDS, STORIES, find, play
-
-SEEDS = range(FIRST, FIRST + (STORIES + 1) // 2)
+from .test_beat import KINDS, SEEDS, find, play
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +37,7 @@ def far(seed: int) -> Clocks:
     return chance.choice([(-off, second), (off, second), (first, -off), (first, off)])
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS[::2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_replicas_whose_clocks_differ_publish_each_slot_once(kind: type[Stage], seed: int) -> None:
     judgement, story = play(kind, seed, ahead=near(seed))
@@ -47,7 +45,7 @@ def test_replicas_whose_clocks_differ_publish_each_slot_once(kind: type[Stage], 
     assert judgement.due > 50
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS[::2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_replica_makes_up_for_one_whose_clock_is_off(kind: type[Stage], seed: int) -> None:
     judgement, story = play(kind, seed, ahead=far(seed))

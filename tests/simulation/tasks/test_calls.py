@@ -47,7 +47,7 @@ _FOUND_AS = {
 }
 
 
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_each_message_ends_as_its_policy_says(part: int) -> None:
     first = FIRST_SEED + part * _EACH
     counts = campaign(range(first, first + _EACH))
@@ -70,11 +70,11 @@ def test_each_reserved_call_runs_or_is_the_duplicate_of_one() -> None:
 
 
 def test_each_ending_that_celery_decides_is_simulated() -> None:
-    counts = campaign(range(FIRST_SEED + 200, FIRST_SEED + 300))
+    counts = campaign(range(FIRST_SEED + 200, FIRST_SEED + 200 + _EACH))
     assert counts.failed == [], explained(counts.failed[0][0])
-    assert counts.endings["retried"] > 10
-    assert counts.endings["discarded"] > 10
-    assert counts.endings["timed out"] > 5
+    assert counts.endings["retried"] > 5
+    assert counts.endings["discarded"] > 5
+    assert counts.endings["timed out"] > 2
 
 
 def test_the_keeper_of_a_pool_keeps_and_releases_its_childrens_leases() -> None:

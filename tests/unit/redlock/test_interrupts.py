@@ -71,8 +71,12 @@ def late(network: Network) -> None:
 
 @pytest.mark.parametrize(
     ("trouble", "opcodes"),
-    [(None, False), (None, True), (slow, False), (late, False)],
-    ids=["lines", "opcodes", "slow", "late"],
+    [
+        pytest.param(None, False, id="lines"),
+        pytest.param(None, True, id="opcodes", marks=pytest.mark.long),
+        pytest.param(slow, False, id="slow"),
+        pytest.param(late, False, id="late"),
+    ],
 )
 def test_a_struck_block_leaves_nothing_behind(
     network: Network, redlock: TaskLock, trouble: Callable[[Network], None] | None, opcodes: bool
@@ -95,7 +99,7 @@ def test_a_struck_block_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("by", ["with", "stack", "outer block"])
-@pytest.mark.parametrize("opcodes", [False, True])
+@pytest.mark.parametrize("opcodes", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_struck_block_of_a_reused_hold_leaves_nothing(
     network: Network, redlock: TaskLock, by: str, opcodes: bool
 ) -> None:

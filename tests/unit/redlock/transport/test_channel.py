@@ -965,7 +965,10 @@ def test_without_a_thread_to_connect_the_other_connections_do(
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("is_new", "breaks"), [(False, False), (False, True), (True, False)])
+@pytest.mark.parametrize(
+    ("is_new", "breaks"),
+    [pytest.param(False, False, marks=pytest.mark.long), (False, True), (True, False)],
+)
 def test_only_the_interrupt_comes_out_wherever_it_strikes(is_new: bool, breaks: bool) -> None:
     stages: list[Stage] = []
 

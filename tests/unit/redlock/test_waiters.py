@@ -440,6 +440,25 @@ def test_who_has_released_lets_other_processes_go_first(
     assert stage.clock.time - began == pytest.approx(spread), "once"
 
 
+def test_who_lets_others_go_first_waits_no_longer_than_its_caller(stage: Stage) -> None:
+    stage.waiters.note_release("k", 2)
+    began = stage.clock.time
+    Waiter(stage.waiters, "k").wait_for_first_turn(SPREAD_S)
+    assert stage.clock.time - began == pytest.approx(SPREAD_S)
+
+
+def test_many_processes_ask_within_the_spread_of_the_most(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(random, "uniform", lambda _low, high: high)
+    monkeypatch.setattr(random, "random", lambda: 0.0)
+    waiter = stage.waiter()
+    stage.released(listeners=1000)
+    began = stage.clock.time
+    waiter.wait(60.0)
+    assert stage.clock.time - began <= MOST_PROCESSES * SPREAD_S
+
+
 @pytest.mark.parametrize("listeners", [0, 1])
 def test_a_process_does_not_give_way_to_itself(stage: Stage, listeners: int) -> None:
     stage.waiter().leave()

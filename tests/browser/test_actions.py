@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from celery_redlock.config.app_lock import redlock_of
 from celery_redlock.operate.operator_log import Action, recorded
 from celery_redlock.operate.target import target_of_app
@@ -83,6 +85,7 @@ def test_by_keyboard_the_run_of_a_worker_is_ended(
     assert [line for line in chromium.get_log("browser") if line["level"] == "SEVERE"] == []
 
 
+@pytest.mark.long
 def test_the_end_of_a_run_fits_a_phone_in_both_colours(
     chromium: Any, serve: Serve, project: Project
 ) -> None:
@@ -100,6 +103,7 @@ def test_the_end_of_a_run_fits_a_phone_in_both_colours(
     check_that_it_fits(chromium, "the outcome")
 
 
+@pytest.mark.long
 def test_the_actions_of_operators_fit_a_phone_in_both_colours(
     chromium: Any, serve: Serve, project: Project
 ) -> None:
@@ -116,6 +120,7 @@ def test_the_actions_of_operators_fit_a_phone_in_both_colours(
     check_that_it_fits(chromium, "actions")
 
 
+@pytest.mark.long
 def test_who_may_only_look_has_no_button_but_to_log_out(
     chromium: Any, serve: Serve, project: Project
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from celery_redlock.testing import Servers
 from tests.conftest import NewRedlock
 from tests.support.chromium import focused, press, set_scheme, set_size, too_wide
@@ -69,6 +71,7 @@ def test_with_the_token_a_lock_is_released(
     assert redlock.read_holder("bank.sync:42") is None
 
 
+@pytest.mark.long
 def test_it_fits_a_phone_and_follows_the_dark_scheme(
     chromium: Any, serve: Serve, five: Servers, new_redlock: NewRedlock
 ) -> None:

@@ -19,6 +19,18 @@ NewProject = Callable[..., Project]
 NewNodes = Callable[..., Servers]
 
 
+_LONG = {"eventlet", "solo", "classic", "rabbitmq classic"}
+"""Of whole workers, `make test` has prefork's, threads and gevent's, and RabbitMQ's quorum queues.
+What differs in others, as to poll and to wake a greenlet, is tried without a worker."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if isinstance(item, pytest.Function) and "new_project" in item.fixturenames:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if not _LONG.isdisjoint(one for one in parameters.values() if isinstance(one, str)):
+            item.add_marker(pytest.mark.long)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]

@@ -124,6 +124,7 @@ def test_each_tick_is_executed_once_with_two_beats(project: Django) -> None:
     assert set(executed.split()) <= set(published)
 
 
+@pytest.mark.long
 def test_the_projects_own_tests_pass(project: Django) -> None:
     assert "Ran 5 tests" in project.manage("test", settings="bank.settings_test")
 

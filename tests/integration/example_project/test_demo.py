@@ -85,12 +85,10 @@ def test_the_demo_keeps_its_promises_and_leaves_nothing_behind(folder: Path) -> 
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "stop",
-    [
-        signal.SIGINT,
-        *(pytest.param(one, marks=pytest.mark.long) for one in (signal.SIGTERM, signal.SIGKILL)),
-    ],
+    [signal.SIGINT, signal.SIGTERM, signal.SIGKILL],
 )
 def test_an_interrupted_demo_leaves_no_process_nor_a_frozen_one(
     folder: Path, stop: signal.Signals

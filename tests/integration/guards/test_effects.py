@@ -209,8 +209,8 @@ def test_a_run_that_dies_before_its_commit_leaves_it_to_the_next(
     ("guard", "error"),
     [
         ("psycopg", "SerializationFailure"),
-        ("sqlalchemy", "OperationalError"),
-        ("django", "IntegrityError"),
+        pytest.param("sqlalchemy", "OperationalError", marks=pytest.mark.long),
+        pytest.param("django", "IntegrityError", marks=pytest.mark.long),
     ],
 )
 def test_an_older_snapshot_is_the_databases_error(

@@ -288,7 +288,10 @@ def test_a_stale_writer_is_refused_by_the_django_orm(postgres: str) -> None:
     assert done.stdout.split() == ["StaleToken", "StaleToken", "StaleToken", "1010"]
 
 
-@pytest.mark.parametrize("case", ["replica", "save", "parent"])
+@pytest.mark.parametrize(
+    "case",
+    ["save", *(pytest.param(case, marks=pytest.mark.long) for case in ("replica", "parent"))],
+)
 def test_the_django_orm_keeps_the_fence(case: str, tmp_path: Any) -> None:
     program = ROOT / "tests/integration/apps/django_rows.py"
     done = subprocess.run(

@@ -26,6 +26,7 @@ def outcomes() -> Iterator[dict[tuple[str, bool], bool]]:
         )
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("_has_server")
 @pytest.mark.parametrize("is_ours", [False, True], ids=["foil", "ours"])
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name.replace(" ", "-"))

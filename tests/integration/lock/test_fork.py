@@ -12,14 +12,13 @@ from celery_redlock.testing import Servers
 from tests.support.processes.forking import SCENARIOS
 from tests.support.root import ROOT
 
+LONG = ("anywhere", "generations", "pooled", "reused")
+
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.parametrize(
     "scenario",
-    [
-        pytest.param(name, marks=pytest.mark.long if name == "anywhere" else ())
-        for name in SCENARIOS
-    ],
+    [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in SCENARIOS],
 )
 def test_a_fork(five: Servers, scenario: str) -> None:
     command = [sys.executable, "-m", "tests.support.processes.forking", scenario, *five.urls]

@@ -36,6 +36,7 @@ def tried(request: pytest.FixtureRequest) -> Iterator[HostileInputs]:
         yield counts
 
 
+@pytest.mark.long
 @given(key=KEYS, suffix=_SUFFIXES)
 @example(key="}", suffix=":floor")
 @example(key="k" * 1_000_000, suffix="k")

@@ -60,6 +60,7 @@ def test_an_interrupt_at_any_bytecode_of_a_block_frees_its_lock(
     assert redlock.keeper.kept() == []
 
 
+@pytest.mark.long
 def test_no_struck_line_of_a_release_leaves_a_lock(three: Servers, redlock: Redlock) -> None:
     leases = {1: redlock.acquire("k1", ttl=60)}
     for at, raised, where in strikes(lambda at: redlock.release(leases[at])):
@@ -70,6 +71,7 @@ def test_no_struck_line_of_a_release_leaves_a_lock(three: Servers, redlock: Redl
     assert_free(three)
 
 
+@pytest.mark.long
 def test_an_interrupt_at_any_line_of_acquire_leaves_no_renewals(
     three: Servers, redlock: Redlock
 ) -> None:
@@ -79,6 +81,7 @@ def test_an_interrupt_at_any_line_of_acquire_leaves_no_renewals(
     assert_free(three)
 
 
+@pytest.mark.long
 def test_a_struck_line_with_a_node_that_hangs_leaves_no_lock(
     three: Servers, new_redlock: NewRedlock
 ) -> None:
@@ -99,7 +102,12 @@ def test_a_struck_line_with_a_node_that_hangs_leaves_no_lock(
 
 
 @pytest.mark.parametrize(
-    ("how", "count"), [("signals", 1500), ("threads", 800), ("greenlets", 500)]
+    ("how", "count"),
+    [
+        ("signals", 1500),
+        pytest.param("threads", 800, marks=pytest.mark.long),
+        pytest.param("greenlets", 500, marks=pytest.mark.long),
+    ],
 )
 def test_interrupts_at_random_moments_leave_no_lock(three: Servers, how: str, count: int) -> None:
     command = [

@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.conftest import NewProject
@@ -40,6 +41,7 @@ def tasks(port: int) -> dict[str, Any]:
     return dict(json.loads(read(port, "api/tasks") or "{}"))
 
 
+@pytest.mark.long
 def test_flower_shows_duplicates_and_counts_them_by_task(new_project: NewProject) -> None:
     project = new_project("measured")
     skip: Any = project.tasks.skip

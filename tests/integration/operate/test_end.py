@@ -57,8 +57,15 @@ def check_that_it_does_not_come_back(project: Project, worker: Any, key: str) ->
     again.stop()
 
 
-@pytest.mark.parametrize("broker", ["project", "on_rabbitmq"])
-@pytest.mark.parametrize("signal", ["TERM", "KILL"])
+@pytest.mark.parametrize(
+    ("signal", "broker"),
+    [
+        ("TERM", "project"),
+        ("KILL", "on_rabbitmq"),
+        pytest.param("KILL", "project", marks=pytest.mark.long),
+        pytest.param("TERM", "on_rabbitmq", marks=pytest.mark.long),
+    ],
+)
 def test_a_prefork_run_is_terminated_and_does_not_come_back(
     request: pytest.FixtureRequest, key: str, broker: str, signal: str
 ) -> None:

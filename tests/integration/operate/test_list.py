@@ -7,6 +7,8 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.testing import Servers
 from tests.conftest import NewRedlock, StartServers
@@ -96,6 +98,7 @@ def test_a_user_without_the_right_is_told(servers: StartServers, run: Run) -> No
     assert shown.exit_code == 1
 
 
+@pytest.mark.long
 def test_many_locks_cost_little(five: Servers) -> None:
     owner = new_owner("task-").partition("@")[0]
     for node in five:

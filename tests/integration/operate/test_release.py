@@ -75,6 +75,7 @@ app.conf.update(
 """
 
 
+@pytest.mark.long
 def test_the_line_that_is_printed_releases_the_lock_from_a_shell(
     five: Servers, new_redlock: NewRedlock, tmp_path: Path
 ) -> None:

@@ -50,8 +50,8 @@ def served(urls: list[str], *words: str, token: str = "") -> Iterator[int]:
     [
         (["--trusted-proxy", "127.0.0.1"], TLS, True),
         (["--trusted-proxy", "127.0.0.1"], {}, False),
-        (["--trusted-proxy", "10.0.0.7"], TLS, False),
-        ([], TLS, False),
+        pytest.param(["--trusted-proxy", "10.0.0.7"], TLS, False, marks=pytest.mark.long),
+        pytest.param([], TLS, False, marks=pytest.mark.long),
     ],
     ids=["TLS", "no TLS", "another address", "no proxy"],
 )
@@ -66,6 +66,7 @@ def test_only_a_trusted_proxy_makes_the_cookie_secure(
     assert {"HttpOnly", "SameSite=Strict"} <= set(parts)
 
 
+@pytest.mark.long
 def test_of_many_locks_a_bounded_part_is_shown(five: Servers) -> None:
     owner = new_owner("task-").partition("@")[0]
     for node in five:

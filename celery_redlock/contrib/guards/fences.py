@@ -17,4 +17,7 @@ HOLD = f"UPDATE {TABLE} SET token = token WHERE resource = :resource AND token =
 """Changes one row if the claim is still the latest, and locks it: the next claim waits for the end
 of this transaction, and reads what it has written."""
 
+ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(7238142096253)"
+"""In PostgreSQL, before CREATE: of two sessions that create a table at the same time, one fails,
+despite IF NOT EXISTS."""
 NO_TRANSACTION = "no transaction is open; a claim is held until the end of one"

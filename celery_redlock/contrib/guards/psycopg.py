@@ -10,6 +10,7 @@ from . import effects, fences
 from .stale import StaleToken, valid_token
 
 try:
+    from psycopg import Cursor
     from psycopg.rows import tuple_row
 except ImportError as error:  # pragma: no cover
     raise ImportError(
@@ -22,10 +23,13 @@ _NAMED = re.compile(r":(\w+)")
 def create_table(connection: Any) -> None:
     """Create the tables of fences and of effects; one that is there stays.
 
+    Several processes may call it at the same time, as workers do that begin.
+
     Args:
         connection: Connection of psycopg.
     """
     with connection.transaction():
+        connection.execute(fences.ONE_AT_A_TIME)
         connection.execute(fences.CREATE)
         connection.execute(effects.CREATE)
 
@@ -85,9 +89,7 @@ def once(connection: Any, name: str, token: int | None) -> effects.Effect:
 
     def first_row(statement: str, given: dict[str, Any]) -> Sequence[Any] | None:
         _refuse_autocommit(connection, effects.NO_TRANSACTION)
-        cursor = connection.cursor(row_factory=tuple_row)
-        row: Sequence[Any] | None = cursor.execute(_placed(statement), given).fetchone()
-        return row
+        return _first_row(connection, statement, given)
 
     return effects.once_with(first_row, name, token)
 
@@ -100,11 +102,12 @@ def _refuse_autocommit(connection: Any, reason: str) -> None:
 def _run(connection: Any, statement: str, resource: str, token: int | None) -> None:
     given = {"resource": resource, "token": valid_token(resource, token)}
     # In a pipeline the count of changed rows is not known.
-    changed = connection.execute(_placed(f"{statement} RETURNING token"), given)
-    if changed.fetchone() is None:
+    if _first_row(connection, f"{statement} RETURNING token", given) is None:
         raise StaleToken(resource, token)
 
 
-def _placed(statement: str) -> str:
-    """Return the statement with psycopg's placeholders."""
-    return _NAMED.sub(r"%(\1)s", statement)
+def _first_row(connection: Any, statement: str, given: dict[str, Any]) -> Sequence[Any] | None:
+    # Whatever cursors and rows the app has chosen for its own statements.
+    cursor: Cursor[Any] = Cursor(connection, row_factory=tuple_row)
+    row: Sequence[Any] | None = cursor.execute(_NAMED.sub(r"%(\1)s", statement), given).fetchone()
+    return row

@@ -19,10 +19,14 @@ except ImportError as error:  # pragma: no cover
 def create_table(engine: Any) -> None:
     """Create the tables of fences and of effects; one that is there stays.
 
+    Several processes may call it at the same time, as workers do that begin.
+
     Args:
         engine: Engine of SQLAlchemy.
     """
     with engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text(fences.ONE_AT_A_TIME))
         connection.execute(text(fences.CREATE))
         connection.execute(text(effects.CREATE))
 

@@ -236,6 +236,52 @@ def begin_anew(url: str) -> int:
         return int(row[0])
 
 
+@pytest.mark.parametrize("guard", ["psycopg", "sqlalchemy"])
+def test_processes_may_create_the_tables_at_the_same_time(
+    guard: str, postgres: str, opened: ExitStack
+) -> None:
+    def create(connection: Any) -> None:
+        if guard == "psycopg":
+            psycopg_guard.create_table(connection)
+        else:
+            engine = sqlalchemy.create_engine(
+                "postgresql+psycopg://", creator=lambda: connection, poolclass=sqlalchemy.StaticPool
+            )
+            sqlalchemy_guard.create_table(engine)
+
+    def create_late() -> None:
+        try:
+            create(late)
+        except Exception as error:  # noqa: BLE001
+            errors.append(error)
+
+    with psycopg.connect(postgres, autocommit=True) as watch:
+        watch.execute(f"CREATE SCHEMA new_with_{guard}".encode())
+        url = f"{postgres}?options=-csearch_path%3Dnew_with_{guard}"
+        first, late = (opened.enter_context(psycopg.connect(url)) for _ in range(2))
+        errors: list[Exception] = []
+        first.execute("SELECT 1")  # a transaction, for psycopg's are nested
+        psycopg_guard.create_table(first)
+        creation = threading.Thread(target=create_late)
+        creation.start()
+        waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        eventually(lambda: watch.execute(waits).fetchone() == (1,))
+        first.commit()
+        creation.join()
+    assert errors == []
+    psycopg_guard.claim(late, "balance:1", OLD)
+
+
+def test_a_claim_does_not_depend_on_how_the_app_writes_its_statements(
+    postgres: str, opened: ExitStack
+) -> None:
+    with_psycopg(postgres, opened)
+    with psycopg.connect(postgres, cursor_factory=psycopg.RawCursor) as connection:
+        psycopg_guard.claim(connection, "balance:1", OLD)
+        psycopg_guard.hold_claim(connection, "balance:1", OLD)
+        assert psycopg_guard.once(connection, "letter:raw", OLD).is_new
+
+
 def test_a_claim_inside_a_transaction_is_refused(postgres: str) -> None:
     with psycopg.connect(postgres) as connection:
         connection.execute("SELECT 1")

@@ -32,7 +32,7 @@ def add_release(page: Flask, target: Target, now: Callable[[], float]) -> None:
 
     @page.post("/release")
     def release() -> ResponseReturnValue:
-        key, label = request.form.get("key", ""), request.form.get("done")
+        key, label = request.values.get("key", ""), request.values.get("done")
         expected = request.form.get("expect")
         with target.nodes() as nodes:
             removal = removal_of(target, nodes, key, label)
@@ -63,7 +63,7 @@ def add_end(page: Flask, target: Target, now: Callable[[], float]) -> None:
 
     @page.post("/end")
     def end_run() -> ResponseReturnValue:
-        key, expected = request.form.get("key", ""), request.form.get("expect", "")
+        key, expected = request.values.get("key", ""), request.form.get("expect", "")
         order = Order(_author(), _reason(), request.form.get("signal", SIGNALS[0]))
         with target.nodes() as nodes:
             became = end_held_by(target, nodes, key, expected, order, time.sleep)

@@ -6,6 +6,7 @@ import html
 import re
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from celery import Celery
@@ -78,7 +79,8 @@ def form_in(page: TestResponse) -> dict[str, str]:
     """Return what the form of a confirmation sends as it is shown."""
     form = page.text.split("<main ")[1]
     hidden = re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form)
-    return {name: html.unescape(value) for name, value in hidden}
+    in_address = parse_qsl(urlsplit(html.unescape(form.split('action="')[1].split('"')[0])).query)
+    return {name: html.unescape(value) for name, value in hidden} | dict(in_address)
 
 
 def form_of(client: FlaskClient) -> dict[str, str]:

@@ -9,6 +9,7 @@ import time
 import pytest
 from celery import Celery
 from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
 
 from celery_redlock import singleton_task
 from celery_redlock.operate.incidents import Incidents
@@ -290,13 +291,28 @@ def test_without_an_expected_holder_nothing_is_released(
     assert redlock.read_holder("k")
 
 
+@pytest.mark.parametrize("key", ["a\nb", "a\r\nb", "a&b=c", "é"])
+def test_any_key_is_released(redlock: TaskLock, operator: FlaskClient, key: str) -> None:
+    redlock.acquire(key, 30)
+    page = operator.get("/release", query_string={"key": key}).text.split("<main ")[1]
+    assert submitted(operator, page).status_code == 200
+    assert not redlock.read_holder(key)
+
+
+def submitted(client: FlaskClient, page: str) -> TestResponse:
+    """Send the form of a confirmation as browsers do, to which each line break is CR and LF."""
+    [action] = re.findall(r'<form method="post" action="([^"]+)" class="action">', page)
+    sent = re.findall(r'name="(\w+)" value="([^"]*)"', page)
+    form = {name: re.sub("\r\n|\n", "\r\n", html.unescape(value)) for name, value in sent}
+    return client.post(html.unescape(action), data=form, headers=ORIGIN)
+
+
 def test_a_done_mark_is_deleted(redlock: TaskLock, operator: FlaskClient) -> None:
     redlock.release(redlock.acquire("k", 30), done="task-1")
     shown = operator.get("/lock?key=k").text
     [link] = re.findall(r'href="(/release\?[^"]+)"', shown)
     confirmation = operator.get(html.unescape(link)).text.split("<main ")[1]
-    form = dict(re.findall(r'name="(\w+)" value="([^"]*)"', confirmation))
-    assert operator.post("/release", data=form, headers=ORIGIN).status_code == 200
+    assert submitted(operator, confirmation).status_code == 200
     assert not re.findall(r'href="/release', operator.get("/lock?key=k").text)
 
 

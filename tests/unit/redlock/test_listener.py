@@ -128,6 +128,7 @@ def test_a_listener_that_is_closed_without_waiters_ends(
 
     stage.heard.hear = close  # type: ignore[method-assign]
     stage.started.pop()()
+    assert stage.heard.woken == 2, "as it begins, and out of what it hears"
     assert stage.heard.closed == 1
     assert not caplog.messages
 
@@ -161,6 +162,7 @@ def test_a_listener_that_fails_is_told_of_and_replaced(
         raise MemoryError
 
     stage.heard.hear = fail  # type: ignore[method-assign]
+    stage.clock.move(60.0)
     stage.started.pop()()
     assert caplog.messages == ["listener failed, polling"]
     assert "MemoryError" in caplog.text

@@ -128,7 +128,8 @@ redlock.close()
 """
 
 
-@pytest.mark.parametrize("kind", ["gevent", pytest.param("eventlet", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["gevent", "eventlet"])
 def test_greenlets_share_a_few_connections(three: Servers, kind: str) -> None:
     command = [sys.executable, "-W", "ignore", "-c", GREEN, kind, *three.urls]
     done = subprocess.run(

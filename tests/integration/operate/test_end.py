@@ -99,6 +99,7 @@ def test_a_run_in_a_thread_or_greenlet_fails_and_says_who_ended_it(
     check_that_it_does_not_come_back(project, worker, key)
 
 
+@pytest.mark.long
 def test_a_solo_worker_does_not_hear_it(project: Project, key: str) -> None:
     worker = project.start_worker(pool="solo")
     result, name = begin(project, key)

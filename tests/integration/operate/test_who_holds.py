@@ -11,7 +11,7 @@ from tests.support.eventually import eventually
 from tests.support.processes.commands import run_with
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.long)])
 def test_a_lock_names_the_worker_that_runs_its_task(new_project: NewProject, pool: str) -> None:
     project = new_project("losing", redlock_show_arguments=True)
     key = "tests.integration.apps.losing.aborted:" + pool

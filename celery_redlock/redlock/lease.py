@@ -192,6 +192,7 @@ class Backing:
         is_lost: Whether the lease is known to be lost; `Lease.lost` says whether it is.
         lost_because: Reason why the lease is lost, if it was not its deadline.
         entered_in: Id of the process of each of the lease's ``with`` blocks that was not left.
+        closing: An entry for each thread that has left what may be the last block.
     """
 
     verify: Callable[[Lease], None] | None = None
@@ -202,6 +203,7 @@ class Backing:
     is_lost: bool = False
     lost_because: str = NOT_RENEWED
     entered_in: list[int] = field(default_factory=list)
+    closing: list[None] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -332,17 +334,34 @@ class Lease:
         if self.lost:
             raise LeaseLost(self.key)
         self.backing.entered_in.append(os.getpid())
+        # In this order: of a thread that enters and one that leaves the last block, at least one
+        # sees the other.
+        if self.backing.closing:
+            self._leave_block()
+            raise LeaseLost(self.key, "it was released")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        blocks = self.backing.entered_in
         # A child that was forked inside the block leaves it as well; the lock is its parent's.
-        if os.getpid() not in blocks:
-            return
-        blocks.remove(os.getpid())
-        is_lost = self.lost if blocks else release_at_end(self, self._lock("release").release)
-        if is_lost and kind is None:
+        if os.getpid() in self.backing.entered_in and self._leave_block() and kind is None:
             raise lost_in_block(self)
+
+    def _leave_block(self) -> bool:
+        """Leave a block, and release the lease after the last; return whether it was lost by then.
+
+        No mutex: a signal handler may enter a block, too, at any line. The lease may be released
+        twice, but never under a block.
+        """
+        blocks, closing = self.backing.entered_in, self.backing.closing
+        blocks.remove(os.getpid())
+        while not blocks:
+            release = self._lock("release").release
+            closing.append(None)
+            if not blocks:
+                return release_at_end(self, release)
+            # Another thread has entered, perhaps without having seen that.
+            closing.pop()
+        return self.lost
 
 
 def release_at_end(lease: Lease, release: Callable[[Lease], object]) -> bool:

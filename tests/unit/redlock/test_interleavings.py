@@ -14,7 +14,8 @@ from typing import Any, cast
 
 import pytest
 
-from celery_redlock.redlock import keeper_thread
+from celery_redlock.redlock import Redlock, keeper_thread
+from celery_redlock.redlock.errors import LeaseLost
 from celery_redlock.redlock.keeper_thread import IDLE_S, KeeperThread
 from celery_redlock.redlock.threads import dispatch
 from celery_redlock.redlock.transport.channel import Channel
@@ -25,6 +26,7 @@ from celery_redlock.redlock.waiting import POLL_S, Waiter
 from tests.support.fakes import waiters_stage
 from tests.support.fakes.beside import Beside
 from tests.support.fakes.fake_clock import FakeClock
+from tests.support.fakes.simulated_network import Network
 from tests.support.faults.strikes import strikers
 
 QUORUM = 2
@@ -395,3 +397,32 @@ def test_another_borrower_may_come_in_at_any_line(first: str, second: str, most:
         with striker:
             getattr(scenes[-1], first)()
         scenes[-1].judge()
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_another_thread_may_enter_a_lease_s_block_at_any_line(
+    five: Network, redlock: Redlock, *, leaves: bool
+) -> None:
+    """It is inside while the lease is held, or it is refused, also as the last block is left."""
+    lease, inside = redlock.acquire("k0"), 0
+
+    def enter() -> None:
+        nonlocal inside
+        with suppress(LeaseLost):
+            lease.__enter__()
+            inside += 1
+            if leaves:
+                lease.__exit__(None, None, None)
+
+    for striker in strikers(enter):
+        lease, inside = redlock.acquire("k"), 0
+        # Refused if the other one has left the only block by then.
+        with suppress(LeaseLost), striker, lease:
+            assert not lease.is_released, striker.where
+        if inside and not leaves:
+            assert not lease.is_released, striker.where
+            lease.__exit__(None, None, None)
+        assert lease.is_released, striker.where
+        assert five.holders() == [None] * 5
+        with pytest.raises(LeaseLost):
+            lease.__enter__()

@@ -400,4 +400,5 @@ class Acquisition(Access):
 
 
 def _is_decided(grants: Sequence[GrantReply | None]) -> bool:
-    return grant_verdict(grants) is not Verdict.PENDING
+    # A round asks before any node has replied, too: a verdict costs more than that test.
+    return any(grants) and grant_verdict(grants) is not Verdict.PENDING

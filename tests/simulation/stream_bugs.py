@@ -22,7 +22,7 @@ Bug = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, Bug] = {}
 KNOWN_SEEDS = {
     "a_piece_is_known_as_the_batch": 1_000_003,
-    "an_unread_reply_is_owed": 1_000_316,
+    "an_unread_reply_is_owed": 1_000_353,
     "dead_connections_fail_the_attempt": 1_000_168,
     "one_address_is_waited_for": 1_000_324,
     "no_back_off_without_a_quorum": 1_000_265,

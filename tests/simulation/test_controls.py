@@ -10,16 +10,13 @@ import pytest
 
 from . import stream_bugs
 from .bugs import BUGS, FOUND_WITHIN, KNOWN_SEEDS, SEEDS, WITHOUT_GUARD
-from .campaign import campaign, control
-
-_MOST = 3000
-"""From a seed that was known to find it, before the code around it changed."""
+from .campaign import FOUND_FROM_KNOWN, campaign, control
 
 
 def _is_found(bug: str, kind: str) -> None:
     first = SEEDS[bug]
     assert campaign(range(first, first + 1)).failed == []
-    counts = campaign(range(first, first + _MOST), bug, stops_at_first=True)
+    counts = campaign(range(first, first + FOUND_FROM_KNOWN), bug, stops_at_first=True)
     assert counts.failed, f"not found in {counts.schedules} schedules"
     assert counts.failed[0][1].startswith(f"{kind}:")
 

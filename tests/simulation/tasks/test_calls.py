@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.campaign import campaign, explained, shrunk, traced
+from tests.simulation.campaign import FOUND_FROM_KNOWN, campaign, explained, shrunk, traced
 
 from .bugs import BUGS, KNOWN_SEEDS
 from .schedule import FIRST_PREFORK_SEED, FIRST_RESERVED_SEED, FIRST_SEED, traffic_of
 
 _EACH = 50
-_MOST = 400
-"""From a seed that was known to find a bug, before the code around it changed."""
 _FOUND_AS = {
     "acknowledged_though_not_published": "lost",
     "acknowledged_before_published": "lost",
@@ -98,7 +96,7 @@ def test_some_schedules_of_each_kind_have_a_lock_delay(first: int) -> None:
 @pytest.mark.parametrize(("bug", "kind"), _FOUND_AS.items())
 def test_a_bug_in_the_execution_is_found(bug: str, kind: str) -> None:
     first = KNOWN_SEEDS[bug]
-    counts = campaign(range(first, first + _MOST), bug, stops_at_first=True)
+    counts = campaign(range(first, first + FOUND_FROM_KNOWN), bug, stops_at_first=True)
     assert counts.failed, f"not found in {counts.schedules} schedules"
     assert counts.failed[0][1].startswith(f"{kind}:")
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import pytest
 
+from celery_redlock.redlock import acquisition, release
 from celery_redlock.redlock.protocol.quorum import (
     Verdict,
     acknowledged,
@@ -299,6 +300,16 @@ def test_only_acknowledgements_are_counted_as_such() -> None:
 
 
 # ---- extensions
+
+
+@every_size
+def test_a_round_is_decided_as_soon_as_its_verdict_is(nodes: int) -> None:
+    """Before any reply it is not asked for; a reply must not be taken for none."""
+    for grants in masks((*GRANTS, Done(1)), nodes):
+        assert acquisition._is_decided(grants) is (grant_verdict(grants) is not Verdict.PENDING)
+    released: tuple[AckReply, ...] = (Acknowledged(was_ours=False), DEAD)
+    for acks in masks(released, nodes):
+        assert release._is_decided(acks) is (confirm_verdict(acks, 0) is not Verdict.PENDING)
 
 
 @every_size

@@ -368,7 +368,9 @@ def test_without_a_quorum_ticks_wait_and_are_made_up_for(
         2,
         test_entries={entry: {"every": 1}, other: {"every": 3}},
         redlock_nodes=nodes.urls,
-        redlock_node_timeout=2.0,
+        # Each call that finds no quorum takes some eight times as long, for it tries to connect to
+        # the node that hangs. Longer than ticks may be late, all would be missed, and none paused.
+        redlock_node_timeout=0.5,
     )
     wait_for_runs(project, entry, 3)
     nodes[1].kill()

@@ -369,7 +369,8 @@ def test_without_a_quorum_ticks_wait_and_are_made_up_for(
         test_entries={entry: {"every": 1}, other: {"every": 3}},
         redlock_nodes=nodes.urls,
         # Each call that finds no quorum takes some eight times as long, for it tries to connect to
-        # the node that hangs. Longer than ticks may be late, all would be missed, and none paused.
+        # the node that hangs. If that were longer than a tick may be late, each replica would log
+        # that ticks are missed, but perhaps not that publishing is paused.
         redlock_node_timeout=0.5,
     )
     wait_for_runs(project, entry, 3)

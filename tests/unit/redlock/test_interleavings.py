@@ -426,3 +426,31 @@ def test_another_thread_may_enter_a_lease_s_block_at_any_line(
         assert five.holders() == [None] * 5
         with pytest.raises(LeaseLost):
             lease.__enter__()
+
+
+def test_a_refused_block_releases_the_lease_that_nobody_else_does(
+    five: Network, redlock: Redlock
+) -> None:
+    """Of the last to leave and one that enters, each has seen the other."""
+    lease, beside = redlock.acquire("k"), Beside()
+
+    class Closing(list[None]):
+        def append(self, entry: None) -> None:
+            super().append(entry)
+            if beside.count:
+                beside.wait()
+
+        def __bool__(self) -> bool:
+            is_closing = len(self) > 0
+            beside.turn()
+            return is_closing
+
+    lease.backing.closing = Closing()
+    lease.__enter__()
+    beside.start(lambda: lease.__exit__(None, None, None), "leaves")
+    beside.turn()
+    with pytest.raises(LeaseLost, match="released"):
+        lease.__enter__()
+    assert beside.count == 0
+    assert lease.is_released
+    assert five.holders() == [None] * 5

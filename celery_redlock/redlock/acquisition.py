@@ -118,8 +118,7 @@ class Acquisition(Access):
                 patience = max(self._node_timeout, ends_at - began) if wait else None
                 with self._pool.channel(patience=patience) as channel:
                     refuse_misconfigured(self._nodes, len(self._nodes) - self._quorum)
-                    is_long_split = is_split and rounds > _LONG_CONTENDED_ROUNDS
-                    looks = not is_long_split
+                    looks = not (is_split and rounds > _LONG_CONTENDED_ROUNDS)
                     outcome = self._try(channel, attempt, rounds, looks=looks)
                     is_unheard = isinstance(outcome, QuorumUnavailable) and not is_given_owner
                     if is_unheard and channel.renew():
@@ -144,7 +143,10 @@ class Acquisition(Access):
                 may_go_on = 0 < pause < ends_at - now or (is_split and rounds < _CONTENDED_ROUNDS)
                 if isinstance(outcome, AlreadyDone) or is_given_owner or not may_go_on:
                     self._observe(Refused(attempt.key, outcome))
-                    raise outcome
+                    try:
+                        raise outcome
+                    finally:
+                        del outcome  # no cycle: an error refers to this frame
                 if waiter and isinstance(outcome, LockHeld) and not is_split:
                     waiter.wait(pause)
                 else:

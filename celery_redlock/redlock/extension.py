@@ -30,9 +30,9 @@ class Extension(Access):
             QuorumUnavailable: No majority answered. The lease is valid until its deadline.
             ConfigurationError: The lease is a reservation.
         """
-        [outcome] = self.extend_all([lease])
-        if outcome:
-            raise outcome
+        errors = [error for error in self.extend_all([lease]) if error]
+        if errors:
+            raise errors.pop()  # no cycle: an error refers to this frame
 
     def verify(self, lease: Lease) -> None:
         """Renew `lease`, so that a majority confirms that it is still held.

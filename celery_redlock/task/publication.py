@@ -130,7 +130,9 @@ class Publication(NamedTuple):
         except LockHeld as held:
             if held.contended or self._is_tick_again(held):
                 return send(task_id, {})
-            return self._duplicate(held)
+            if not self._may_be_dropped(held):
+                raise
+            return self.task.AsyncResult(str(task_of(held.owner)))
         except QuorumUnavailable as error:
             is_raised = self.lock.on_unavailable is OnUnavailable.RAISE
             outcome = "raise" if is_raised else "unreserved"
@@ -193,17 +195,15 @@ class Publication(NamedTuple):
         run.successor = Successor(owner, message_ttl(self.lock, self.options))
         return sent
 
-    def _duplicate(self, held: LockHeld) -> Any:
-        holder = task_of(held.owner)
+    def _may_be_dropped(self, held: LockHeld) -> bool:
+        """Announce that the call is a duplicate; return whether its policy ends it silently."""
         outcome = self.lock.on_conflict.value
         held.name_task(self.task.name)
         logger.info(
             "not published key=%s task=%s holder_task_id=%s remaining_s=%.3f outcome=%s",
-            held.key, self.task.name, shown(holder), held.remaining, outcome,
+            held.key, self.task.name, shown(task_of(held.owner)), held.remaining, outcome,
         )  # fmt: skip
         lock_conflict.send(
             sender=self.task, task_id=self.task_id, error=held, outcome=outcome, at="publish"
         )
-        if self.lock.on_conflict is OnConflict.RAISE and not is_from_beat(self.options):
-            raise held
-        return self.task.AsyncResult(str(holder))
+        return self.lock.on_conflict is not OnConflict.RAISE or is_from_beat(self.options)

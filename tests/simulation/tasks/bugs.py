@@ -273,7 +273,11 @@ def _retry_is_a_duplicate(patch: pytest.MonkeyPatch) -> None:
     def send_as_new(self: publication.Publication, send: Any) -> Any:
         key = publication.reserved_key(self.lock.lifetime, self.key)
         held = self.redlock.read_holder(key) if key else None
-        return self._duplicate(held) if held else send_again(self, send)
+        if not held:
+            return send_again(self, send)
+        if not self._may_be_dropped(held):
+            raise held
+        return self.task.AsyncResult(str(held.task_id))
 
     patch.setattr(publication.Publication, "_send_again", send_as_new)
 

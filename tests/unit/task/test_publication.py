@@ -35,6 +35,7 @@ from celery_redlock.task.publication import is_from_beat, is_retry_of, message_t
 from celery_redlock.throttled_log import ThrottledLog
 from tests.support.fakes.forged import HOLDER, WAITING, NewTask, deliver
 from tests.support.fakes.one_node import OneNode
+from tests.support.garbage import frames_left_by
 
 NONCE = "0123456789abcdef"
 RESERVED = {
@@ -184,6 +185,13 @@ def test_a_duplicate_raises_if_the_policy_is_raise(
     with pytest.raises(LockHeld):
         new_task(lock_lifetime="until_executed", lock_on_conflict="raise").delay()
     assert published == []
+
+
+@pytest.mark.parametrize("policy", ["skip", "raise"])
+def test_a_duplicate_keeps_nothing_alive(new_task: NewTask, node: OneNode, policy: str) -> None:
+    node.held["t"] = HOLDER, 1e9
+    task = new_task(lock_lifetime="until_executed", lock_on_conflict=policy)
+    assert frames_left_by(task.delay) == []
 
 
 @pytest.mark.parametrize("headers", [TICK, {"celery_beat_task": True}], ids=str)

@@ -36,8 +36,6 @@ RETRIES_LOST_TASKS = _IS_CELERY_5_7
 SPAWNS_POOLS = _IS_CELERY_5_7
 """Whether there is `worker_pool_start_method`; else a pool is always forked."""
 
-TAKES_UUIDS = _IS_CELERY_5_7
-"""Whether a task id may be a UUID; else a Redis result backend refuses it."""
 
 SPARES_BUSY_PROCESSES = _IS_CELERY_5_7
 """Whether a worker still knows which processes are busy when its connection was lost.

@@ -102,13 +102,3 @@ def test_a_death_long_after_the_end_explains_nothing() -> None:
         deaths={WORKER: 4.5},
     )  # fmt: skip
     assert account.twice == ["a"]
-
-
-def test_two_of_one_key_at_a_time_are_seen() -> None:
-    account = judged(published("a"), published("b"), ran("a", 1, 7), ran("b", 1.5, 8, pid=OTHER))
-    assert len(account.disordered) == 1
-
-
-def test_a_run_without_an_end_or_a_death_is_seen() -> None:
-    [run] = judged(published("a"), ran("a", 1, 7)[:1]).unended
-    assert run.task_id == "a"

@@ -7,14 +7,13 @@ import sys
 import threading
 from pathlib import Path
 
-import psutil
 import pytest
 from celery import Celery
 
 from tests.integration.conftest import NewProject
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.processes.project import Project
-from tests.support.processes.workers import Worker, is_alive, kill_process
+from tests.support.processes.workers import Worker, is_alive
 from tests.support.requirements import linux_only
 from tests.support.root import ROOT
 
@@ -24,46 +23,6 @@ app = Celery("of-a-test-file", broker="memory://", set_as_current=False)
 @pytest.fixture(scope="module")
 def project(new_project: NewProject) -> Project:
     return new_project("locked")
-
-
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
-def test_a_worker_runs_tasks_in_the_pool_it_is_given(project: Project, key: str, pool: str) -> None:
-    worker = project.start_worker(pool=pool, concurrency=2)
-    assert worker.lines(rf"concurrency: \d+ \({pool}\)" if pool != "threads" else r"\(thread\)")
-    result = project.tasks.skipping.delay(key, key)
-    run = project.run_of(result.id)
-    in_children = run.pid in worker.children()
-    assert in_children if pool == "prefork" else run.pid == worker.pid
-    assert project.votes(result.id) >= 2
-    project.open(key)
-    assert result.get(timeout=PATIENCE) == run.token
-    worker.kill_all()
-
-
-def test_the_child_that_runs_a_task_can_be_killed(project: Project, key: str) -> None:
-    worker = project.start_worker(concurrency=2)
-    result = project.tasks.skipping.delay(key, key)
-    pid = project.run_of(result.id).pid
-    kill_process(pid)
-    assert not is_alive(pid)
-    with pytest.raises(Exception, match="SIGKILL"):
-        result.get(timeout=PATIENCE)
-    eventually(lambda: len(set(worker.children()) - {pid}) == 2, "the pool is complete again")
-    worker.stop()
-    assert not worker.is_running
-    assert worker.children() == []
-
-
-def test_a_paused_worker_does_nothing_until_it_is_resumed(project: Project, key: str) -> None:
-    worker = project.start_worker(concurrency=1)
-    worker.pause()
-    pids = [worker.pid, *worker.children()]
-    eventually(lambda: {psutil.Process(pid).status() for pid in pids} == {psutil.STATUS_STOPPED})
-    result = project.tasks.skipping.delay(key)
-    assert result.state == "PENDING"
-    worker.resume()
-    assert isinstance(result.get(timeout=PATIENCE), int)
-    worker.kill_all()
 
 
 def test_queued_and_unacknowledged_messages_are_counted(
@@ -142,15 +101,3 @@ def test_a_worker_outlives_the_thread_that_started_it(project: Project, key: str
     eventually(lambda: not Path(f"/proc/self/task/{thread.native_id}").exists())
     assert project.tasks.skipping.delay(key).get(timeout=PATIENCE)
     worker.kill_all()
-
-
-def test_a_project_runs_on_rabbitmq(new_project: NewProject, rabbitmq: str) -> None:
-    project = new_project("locked", broker=rabbitmq)
-    results = [project.tasks.rescheduling.delay("key") for _ in range(3)]
-    # Published without waiting for the broker to confirm.
-    eventually(lambda: project.queue_length() == 3)
-    worker = project.start_worker(concurrency=2)
-    assert [result.get(timeout=PATIENCE) for result in results] == [0, 0, 0]
-    assert project.most_at_once(key="key") == 1
-    assert project.queue_length() == 0
-    worker.kill_all()  # a warm shutdown takes seconds

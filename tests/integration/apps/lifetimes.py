@@ -108,15 +108,6 @@ def autoretrying(self: SingletonTask, key: str, times: int, gate: str | None = N
     return int(self.request.retries)
 
 
-@one("failing_at_a_gate", Lifetime.UNTIL_EXECUTED)
-def failing_at_a_gate(self: SingletonTask, key: str, gate: str) -> int:
-    inside.run(gate, key=key)
-    if not self.request.retries:
-        raise self.retry(countdown=0)
-    inside.wait_for_earlier_tries()
-    return int(self.request.retries)
-
-
 @one("going_on", Lifetime.UNTIL_EXECUTED)
 def going_on(self: SingletonTask, key: str) -> int:
     """Send a retry, and end as if nothing had happened."""
@@ -184,20 +175,6 @@ def doomed(self: SingletonTask, key: str, *, how: str) -> None:
 )  # fmt: skip
 def impatient(self: SingletonTask, key: str, gate: str | None = None) -> None:
     inside.run(gate, key=key)
-
-
-def short_of_time(lifetime: Lifetime) -> Any:
-    is_queued = lifetime.reserves_at_publish and not lifetime.is_throttle
-
-    @one(f"short_{lifetime.value}", lifetime, lock_queue_ttl=0.2 if is_queued else None)
-    def body(self: SingletonTask, key: str, gate: str | None = None) -> str:
-        inside.run(gate, key=key)
-        return str(self.request.id)
-
-    return body
-
-
-short_tasks: dict[Lifetime, Any] = {lifetime: short_of_time(lifetime) for lifetime in Lifetime}
 
 
 @app.task

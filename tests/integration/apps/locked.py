@@ -9,8 +9,6 @@ import ctypes
 from typing import Any
 
 from celery import Task
-from celery.exceptions import Ignore
-from redis import Redis
 
 from celery_redlock import SingletonTask, current_lease, singleton_task
 from tests.support.processes.inside import Inside
@@ -36,13 +34,6 @@ def forgetful(key: str, gate: str | None = None) -> None:
     inside.run(gate, key=key)
 
 
-@singleton_task(
-    app=app, lock_key="{key}", lock_on_conflict="complete", lock_conflict_result=["taken"]
-)
-def completing(key: str, gate: str | None = None) -> list[int | None]:
-    return [inside.run(gate, key=key)]
-
-
 @singleton_task(app=app, lock_key="{key}", lock_on_conflict="raise")
 def raising(key: str, gate: str | None = None) -> int | None:
     return inside.run(gate, key=key)
@@ -59,11 +50,6 @@ def rescheduling(self: SingletonTask, key: str, gate: str | None = None) -> int:
 
 @singleton_task(app=app, lock_key="{key}", lock_on_conflict="reschedule")
 def rescheduling_long(key: str, gate: str | None = None) -> int | None:
-    return inside.run(gate, key=key)
-
-
-@singleton_task(app=app, lock_key="{key}", lock_on_conflict="coalesce")
-def coalescing_long(key: str, gate: str | None = None) -> int | None:
     return inside.run(gate, key=key)
 
 
@@ -85,11 +71,6 @@ def failing_after_a_reschedule(key: str, gate: str | None = None) -> None:
 
 @singleton_task(app=app, lock_key="{key}", lock_on_conflict="wait")
 def waiting(key: str, gate: str | None = None) -> int | None:
-    return inside.run(gate, key=key)
-
-
-@singleton_task(app=app, lock_key="{key}", lock_on_conflict="wait", lock_wait=0.3)
-def waiting_briefly(key: str, gate: str | None = None) -> int | None:
     return inside.run(gate, key=key)
 
 
@@ -146,12 +127,6 @@ def failing(key: str, gate: str | None = None) -> None:
     raise NotToday(key)
 
 
-@singleton_task(app=app, lock_key="{key}")
-def ignored(key: str) -> None:
-    inside.run(key=key)
-    raise Ignore
-
-
 @singleton_task(app=app, lock_key="{key}", bind=True, max_retries=3)
 def retrying(self: SingletonTask, key: str) -> list[int | None]:
     inside.run(key=key)
@@ -161,46 +136,6 @@ def retrying(self: SingletonTask, key: str) -> list[int | None]:
     return [self.fencing_token]
 
 
-class Witness(SingletonTask):
-    """Notes on how many nodes its lock stands when its end is stored, before the run is over."""
-
-    def on_success(self, retval: Any, task_id: str, args: Any, kwargs: Any) -> None:
-        self.testify("success", *args)
-
-    def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
-        self.testify("failure", *args)
-
-    def on_retry(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
-        self.testify("retry", *args)
-
-    def testify(self, end: str, key: str, *_: Any) -> None:
-        votes = 0
-        for url in app.conf.redlock_nodes:
-            with Redis.from_url(url) as node:
-                votes += node.exists(f"redlock:{{{self.name}:{key}}}")
-        inside.note("stored", key=key, end=end, votes=votes)
-
-
-@app.task(base=Witness, lock_key="{key}", bind=True, max_retries=1)
-def witnessed(self: SingletonTask, key: str, end: str) -> None:
-    inside.run(key=key)
-    if end == "retry":
-        self.retry(countdown=100)  # not while this run is looked at
-    if end == "failure":
-        raise NotToday(key)
-
-
-@singleton_task(app=app, lock_key="{key}", bind=True)
-def replacing(self: SingletonTask, key: str) -> Any:
-    inside.run(key=key)
-    return self.replace(replacing_with.si(key))
-
-
-@singleton_task(app=app, lock_key="{key}", name=f"{__name__}.replacing_with")
-def replacing_with(key: str) -> int | None:
-    return inside.run(key=key)
-
-
 # --- without a quorum -----------------------------------------------------------------------------
 
 
@@ -208,11 +143,6 @@ def replacing_with(key: str) -> int | None:
 def patient(self: SingletonTask, key: str) -> list[int | None]:
     inside.run(key=key)
     return [self.request.retries, self.fencing_token]
-
-
-@singleton_task(app=app, lock_key="{key}", lock_on_unavailable="raise")
-def strict(key: str) -> int | None:
-    return inside.run(key=key)
 
 
 @singleton_task(app=app, lock_key="{key}", lock_on_unavailable="run", bind=True)
@@ -273,9 +203,3 @@ def collect(results: Any = None) -> Any:
 @app.task
 def on_error(request: Any, error: Any, traceback: Any) -> None:
     inside.note("on_error", failed=request.id)
-
-
-@app.task(bind=True)
-def plain_task(self: Task[Any, Any]) -> None:
-    """An ordinary task has no lease."""
-    assert current_lease() is None

@@ -51,11 +51,6 @@ def rescheduling(self: SingletonTask, key: str, gate: str | None = None) -> int 
     return inside.run(gate, key=key)
 
 
-@locked(lock_on_conflict="reschedule", acks_late=True)
-def rescheduling_late(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
-    return inside.run(gate, key=key)
-
-
 @locked(lock_on_conflict="coalesce")
 def coalescing(self: SingletonTask, key: str, gate: str | None = None) -> int | None:
     return inside.run(gate, key=key)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from celery_redlock.testing import Server
-from tests.integration.conftest import NewNodes, NewProject
+from tests.integration.conftest import NewProject
 from tests.support.eventually import eventually
 from tests.support.faults.clock_shim import WallClock
 from tests.support.faults.proxy import Proxy
@@ -357,51 +357,6 @@ def test_ticks_of_a_new_entry_survive_a_restart_of_their_replica(
 # --- nodes and clocks -----------------------------------------------------------------------------
 
 
-@pytest.mark.long
-def test_without_a_quorum_ticks_wait_and_are_made_up_for(
-    project: Project, start: Start, entry: str, new_nodes: NewNodes
-) -> None:
-    # A claim may stand on two of them, and no guard is sat out here: who restarts must remember.
-    nodes = new_nodes(3, "--appendonly", "yes", "--appendfsync", "always")
-    other = f"{entry}-other"
-    beats = start(
-        2,
-        test_entries={entry: {"every": 1}, other: {"every": 3}},
-        redlock_nodes=nodes.urls,
-        # Each call that finds no quorum takes some eight times as long, for it tries to connect to
-        # the node that hangs. If that were longer than a tick may be late, each replica would log
-        # that ticks are missed, but perhaps not that publishing is paused.
-        redlock_node_timeout=0.5,
-    )
-    wait_for_runs(project, entry, 3)
-    nodes[1].kill()
-    wait_for_runs(project, entry, len(executed(project, entry)) + 2)
-    paused = "tick publishing paused reason=no quorum"
-    # On a busy machine there may have been none before, for a while.
-    counts = [len(beat.lines(paused)) for beat in beats]
-    nodes[0].pause()
-    for beat, count in zip(beats, counts, strict=True):
-        beat.wait_for_line(paused, count=count + 1)
-    eventually(lambda: {*published(entry, *beats)} <= {*executed(project, entry)})
-    quiet = len(executed(project, entry))
-    time.sleep(20)
-    assert len(executed(project, entry)) <= quiet + 1
-    nodes[0].resume()
-    nodes[1].start()
-    runs = wait_for_runs(project, entry, quiet + 24)
-    assert all(beat.is_running for beat in beats)
-    end(*beats)
-    for beat in beats:
-        # Of each entry: a tick may have been put off while the other replica had its claim.
-        for name in (entry, other):
-            assert published(name, beat) == sorted(published(name, beat))
-    # A claim that could not be marked published has its tick published again.
-    runs = wait_for_runs(project, entry, len(set(published(entry, *beats))))
-    assert len(runs) == len(set(runs))
-    assert set(gaps(runs)) == {1.0}
-    assert set(gaps(set(published(other, *beats)))) == {3.0}
-
-
 def test_a_replica_whose_clock_is_off_waits_until_it_is_right(
     project: Project, start: Start, entry: str, new_wall_clock: Callable[[], WallClock]
 ) -> None:
@@ -444,15 +399,6 @@ def test_a_task_whose_lock_is_held_raises_nothing_into_beat(
         assert not beat.lines("ERROR|CRITICAL|Traceback|Message Error")
     finally:
         project.open("held")
-
-
-def test_a_schedule_class_without_slots_is_refused_at_the_start(
-    project: Project, start: Start, entry: str
-) -> None:
-    [beat] = start(1, test_entries={entry: {"odd": True}})
-    assert beat.wait_until_ended() != 0
-    assert f"ConfigurationError: beat entry '{entry}': slots of schedule class" in beat.log_text()
-    assert "redlock_slots(after, until)" in beat.log_text()
 
 
 # --- the probe ------------------------------------------------------------------------------------

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
-from collections.abc import Callable
 
 import pytest
 
@@ -109,56 +106,3 @@ def test_an_observer_that_raises_ends_no_thread(
     eventually(lambda: seen.count((NodeUp.__name__, False)) > 5)
     assert_renewed(lease)
     lease.release()
-
-
-@ENDING
-def test_a_log_handler_that_raises_ends_no_thread(
-    five: Servers, redlock: Redlock, error: type[BaseException]
-) -> None:
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if threading.current_thread() is not threading.main_thread():
-                raise error
-
-    told: list[str] = []
-    handler, log = Handler(), logging.getLogger("celery_redlock")
-    log.addHandler(handler)
-    try:
-        redlock.acquire("k", TTL_S, renew=True, on_lost=lambda lease: told.append(lease.key))
-        other = redlock.acquire("other", TTL_S, renew=True)
-        take_away(five, "k")
-        eventually(lambda: told == ["k"])
-        assert_renewed(other)
-    finally:
-        log.removeHandler(handler)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
-@pytest.mark.parametrize(
-    "use", [Redlock.acquire, lambda redlock, key: redlock.lock(key).__enter__()]
-)
-def test_an_observer_that_ends_the_caller_leaves_no_lock(
-    five: Servers,
-    new_redlock: NewRedlock,
-    use: Callable[[Redlock, str], object],
-    error: type[BaseException],
-) -> None:
-    def end(event: Event) -> None:
-        if threading.current_thread() is threading.main_thread():
-            raise error
-
-    redlock = new_redlock(five.urls, observers=[end])
-    began = time.monotonic()
-    with pytest.raises(error):
-        use(redlock, "k")
-    eventually(lambda: _is_free(five, "k"))
-    assert time.monotonic() - began < 25, "long before its ttl of 30 s"
-
-
-def _is_free(five: Servers, key: str) -> bool:
-    for server in five:
-        with server.client() as client:
-            if client.exists(f"redlock:{{{key}}}"):
-                return False
-    return True

@@ -13,7 +13,6 @@ from celery_redlock.testing import Servers
 from tests.conftest import NewRedlock
 from tests.support.eventually import eventually
 from tests.support.faults.strikes import Struck, strikes
-from tests.support.judges.nodes import holders_on
 from tests.support.root import ROOT
 
 
@@ -129,36 +128,3 @@ def test_interrupts_at_random_moments_leave_no_lock(three: Servers, how: str, co
         assert_free(three)
         process.stdin.close()
         assert process.stdout.readline() == "0\n", "nothing is kept"
-
-
-# ---- no thread
-
-
-def no_thread(*_: object) -> None:
-    raise RuntimeError("can't start new thread")
-
-
-def test_without_threads_acquiring_says_so_and_leaves_nothing(
-    three: Servers, redlock: Redlock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("_thread.start_new_thread", no_thread)
-        for _ in range(2):
-            with pytest.raises(QuorumUnavailable, match="no thread can be started"):
-                redlock.acquire("k")
-    assert not locks_on(three)
-    redlock.release(redlock.acquire("k"))
-
-
-def test_without_threads_and_with_a_dead_node_a_lock_is_released(
-    five: Servers, new_redlock: NewRedlock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    redlock = new_redlock(five.urls)
-    lease = redlock.acquire("k", ttl=60)
-    redlock.close()  # its threads end; the lease stands
-    with redlock._pool.channel():
-        pass  # connections, but no keeper
-    five[0].kill()
-    monkeypatch.setattr("_thread.start_new_thread", no_thread)
-    redlock.release(lease)
-    assert holders_on(five[1:], "k") == [None] * 4

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from celery_redlock.cli.alone import main
-from celery_redlock.redlock import Lease, LeaseLost, LockHeld, QuorumUnavailable
+from celery_redlock.redlock import Lease, QuorumUnavailable
 from celery_redlock.redlock.events import Event, NodeUp
 from celery_redlock.redlock.protocol.quorum import guard_s
 from celery_redlock.redlock.task_lock import TaskLock
@@ -20,7 +20,7 @@ from tests.conftest import NewRedlock, StartServers
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.fakes.fake_clock import LeapingClock
 from tests.support.faults.clock_shim import WallClock
-from tests.support.judges.nodes import assert_freed, expire_on, holder_on, holders_on
+from tests.support.judges.nodes import assert_freed, holder_on, holders_on
 from tests.support.locking import settle
 
 GUARD = guard_s(max_ttl=60, max_clock_skew=1)
@@ -81,36 +81,6 @@ def test_nodes_that_have_just_been_started_do_not_vote(
     settle(redlock)
     clock.leap(GUARD)
     redlock.acquire("k").ensure()
-
-
-def test_the_guard_is_as_long_as_the_settings_say(
-    three: Servers, new_redlock: NewRedlock, clock: LeapingClock
-) -> None:
-    redlock = new_redlock(
-        three.urls, restart_guard=True, clock=clock, max_ttl=1000, max_clock_skew=50
-    )
-    with pytest.raises(QuorumUnavailable):
-        redlock.acquire("k")
-    settle(redlock)
-    clock.leap(1000 + 100 - max(map(uptime_of, three)))
-    with pytest.raises(QuorumUnavailable, match="restarted or replaced lately"):
-        redlock.acquire("k")
-    settle(redlock)
-    clock.leap(12)
-    redlock.acquire("k").ensure()
-
-
-def test_the_guard_can_be_switched_off(three: Servers, new_redlock: NewRedlock) -> None:
-    new_redlock(three.urls, restart_guard=False).acquire("k").ensure()
-
-
-def test_a_single_node_is_not_guarded(three: Servers, new_redlock: NewRedlock) -> None:
-    new_redlock(three.urls[:1], restart_guard=None).acquire("k").ensure()
-
-
-def test_a_single_node_can_be_guarded(three: Servers, new_redlock: NewRedlock) -> None:
-    with pytest.raises(QuorumUnavailable, match="restarted or replaced lately"):
-        new_redlock(three.urls[:1], restart_guard=True).acquire("k")
 
 
 @pytest.mark.parametrize("guard", [True, False])
@@ -210,54 +180,6 @@ def test_a_restarted_node_is_healed_extended_and_released(
     assert_freed(three[1:], "k")
 
 
-def test_a_node_healed_inside_its_guard_does_not_extend(
-    three: Servers, redlock: TaskLock, clock: LeapingClock
-) -> None:
-    lease = healed_after_a_restart(three, redlock, clock)
-    three[0].kill()
-    with pytest.raises(QuorumUnavailable, match="restarted or replaced lately, votes in"):
-        redlock.extend(lease)
-    with pytest.raises(LeaseLost):
-        lease.ensure()
-
-
-def test_without_the_guard_a_restart_would_let_two_hold_the_lock(
-    three: Servers, new_redlock: NewRedlock, redlock: TaskLock, clock: LeapingClock
-) -> None:
-    lease = redlock.acquire("k", ttl=60)
-    expire_on(three[2:], "k")  # where it never got to
-    three[1].restart()  # which forgets it
-
-    rival = new_redlock(three.urls, restart_guard=True, clock=clock)
-    # To this client, just like to the first one, only the restarted node is young.
-    rival.check()
-    [channel] = rival._pool._idle
-    for index in (0, 2):
-        connection = channel._connections.by_node[index]
-        assert connection
-        connection.votes_from = 0.0
-    with pytest.raises((LockHeld, QuorumUnavailable)):
-        rival.acquire("k")
-    reconnect(redlock, clock, 1)
-
-    def is_healed() -> bool:
-        [why] = redlock.extend_all([lease])
-        assert isinstance(why, QuorumUnavailable), "the attempt has raised the third node's floor"
-        return holder_on(three[1], "k") == lease.owner
-
-    eventually(is_healed)
-    assert not lease.lost
-
-    # The scenario is the one it protects from:
-    expire_on(three[1:], "k")
-    with three[1].client() as client:
-        client.flushall()
-    new_redlock(three.urls, restart_guard=False).acquire("k").ensure()
-    with pytest.raises(LeaseLost):
-        lease.ensure()
-    assert lease.lost
-
-
 EVERY_WRITE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
@@ -278,20 +200,6 @@ def test_a_node_that_kept_every_write_waits_like_any_other(
     redlock.acquire("k")
     durable.restart()
     assert new_redlock([durable.url], restart_guard=True).check() != {}
-
-
-def test_a_node_that_is_set_to_keep_writes_at_a_restart_waits(
-    new_redlock: NewRedlock, clock: LeapingClock
-) -> None:
-    with Server() as forgetful:
-        redlock = new_redlock([forgetful.url], restart_guard=True, clock=clock)
-        redlock.check()
-        clock.leap(GUARD)
-        redlock._pool.close()
-        redlock.acquire("k")
-        forgetful._args = EVERY_WRITE
-        forgetful.restart()
-        assert new_redlock([forgetful.url], restart_guard=True).check() != {}
 
 
 def test_a_node_that_gets_its_first_replica_waits_like_any_other(

@@ -11,7 +11,6 @@ from celery_redlock.testing import Server, Servers
 from tests.conftest import NewRedlock, StartServers
 from tests.support.locking import name_of
 from tests.support.requirements import redis_versions
-from tests.support.rights import RIGHTS
 
 
 def test_a_healthy_quorum_is_written_to_and_left_clean(
@@ -51,30 +50,6 @@ def test_a_node_that_refuses_writes_is_named_and_logged_once(
     assert caplog.text.count("node refuses writes") == 2, "its state has changed twice"
 
 
-def test_a_user_without_rights_to_the_prefix_is_named(
-    servers: StartServers, new_redlock: NewRedlock
-) -> None:
-    three = servers(3)
-    with three[0].client() as client:
-        client.execute_command("ACL", "SETUSER", "locker", "on", "nopass", "~other:*", "+@all")
-    urls = [three[0].url.replace("redis://", "redis://locker:x@"), *three.urls[1:]]
-    problems = new_redlock(urls).check()
-    assert list(problems) == [name_of(three[0])]
-    assert "NOPERM" in problems[name_of(three[0])]
-
-
-@pytest.mark.parametrize("missing", ["+pexpire", "+pttl", "+incr", "+decr", "+del", "+get"])
-def test_a_right_that_a_grant_alone_does_not_need_is_named(
-    servers: StartServers, new_redlock: NewRedlock, missing: str
-) -> None:
-    [node] = servers(1)
-    rights = [right for right in RIGHTS.split() if right != missing]
-    with node.client() as client:
-        client.execute_command("ACL", "SETUSER", "locker", "on", "nopass", *rights)
-    redlock = new_redlock([node.url.replace("redis://", "redis://locker:x@")])
-    assert redlock.check()[name_of(node)].startswith("refuses to write: ")
-
-
 @redis_versions
 @pytest.mark.parametrize(
     "rules", [("~redlock:*", "+@all", "-set"), ("~other:*", "+@all")], ids=["command", "key"]
@@ -105,13 +80,3 @@ def test_who_became_a_replica_is_connected_to_anew(
         with pytest.raises(QuorumUnavailable):
             redlock.acquire("k")
     assert "error=it became a replica" in caplog.text
-
-
-def test_a_guarded_node_is_named_with_the_time_that_is_left(
-    servers: StartServers, new_redlock: NewRedlock
-) -> None:
-    three = servers(3)
-    problems = new_redlock(three.urls, restart_guard=True).check()
-    assert set(problems) == {name_of(server) for server in three}
-    for why in problems.values():
-        assert why.startswith("restarted or replaced lately, votes in ")

@@ -197,24 +197,3 @@ def test_each_replica_of_beat_counts_the_ticks_it_has_processed(new_project: New
         metrics = scrape(port)
         assert metrics["ticks_total", "idle", "missed"] == 0
         assert 0 <= metrics["beat_age_seconds", "", ""] < PATIENCE
-
-
-def test_a_duplicate_call_is_counted_where_it_was_made(new_project: NewProject) -> None:
-    project = new_project("measured")
-    task = project.tasks.reserved
-    first, again = task.delay("twice"), task.delay("twice")
-    assert again.id == first.id
-    registry = project.tasks.registry
-    given = {"task": "reserved", "outcome": "not_published"}
-    assert registry.get_sample_value("celery_redlock_conflicts_total", given) == 1.0
-
-
-def test_a_port_in_use_stops_no_worker(new_project: NewProject) -> None:
-    project = new_project("measured")
-    port = free_port()
-    env = {"METRICS_PORT": str(port)}
-    first = project.start_worker(concurrency=1, env=env)
-    second = project.start_worker(concurrency=1, env=env)
-    second.wait_for_line(f"metrics not served address=127.0.0.1 port={port} error=")
-    assert first.is_running
-    assert project.tasks.idle.delay().get(timeout=PATIENCE) is None

@@ -5,25 +5,18 @@ What it finds in an app, without asking a server, is said in tests/unit/operate/
 
 from __future__ import annotations
 
-import datetime as dt
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from celery import Celery
 
-from celery_redlock import singleton_task
-from celery_redlock.beat.ticks import Claims, Tick
-from celery_redlock.config.identity import identity_of
 from celery_redlock.operate.doctor.traps import TRAPS
 from celery_redlock.testing import Server, Servers
-from tests.conftest import NewRedlock, ProxyFor, StartServers
+from tests.conftest import ProxyFor, StartServers
 from tests.support.eventually import eventually
 from tests.support.evidence import record
 from tests.support.faults.clock_shim import WallClock
-from tests.support.processes.commands import run_with
-from tests.support.processes.project import celery_to_itself
 from tests.support.processes.ran import Ran, Run
 from tests.support.rights import RIGHTS
 
@@ -192,21 +185,6 @@ def test_a_round_trip_that_is_too_long(
     assert {severity for severity, *_ in near} <= {"warning", "error"}
 
 
-def test_a_slow_minority_is_a_warning(
-    three: Servers, proxy_for: ProxyFor, examine: Examine
-) -> None:
-    proxy = proxy_for(three[0])
-    proxy.replies.delay = 0.5
-    urls = [proxy.url, *three.urls[1:]]
-
-    def is_warned_of() -> bool:
-        late = found(examine(urls, "--node-timeout", "0.4"))["RL113"]
-        return ("warning", proxy.url.removeprefix("redis://")) in [one[:2] for one in late]
-
-    # On a busy machine another node may be late, too.
-    eventually(is_warned_of)
-
-
 def test_a_node_near_its_limit_of_connections(servers: StartServers, examine: Examine) -> None:
     [node] = servers(1, "--maxclients", "5")
     clients = [node.client() for _ in range(4)]
@@ -307,90 +285,6 @@ def test_an_open_node_on_the_network(three: Servers, examine: Examine) -> None:
 
 
 # ---- app
-
-
-@pytest.fixture
-def new_app(three: Servers) -> Iterator[Callable[..., Celery]]:
-    apps: list[Celery] = []
-
-    def new(broker: str = "redis://127.0.0.1:1", **conf: Any) -> Celery:
-        app = Celery("bank", broker=broker, set_as_current=False)
-        app.conf.update({"redlock_nodes": three.urls, "redlock_node_timeout": 20.0} | conf)
-        apps.append(app)
-        return app
-
-    with celery_to_itself():
-        yield new
-        for app in apps:
-            app.close()
-
-
-NewApp = Callable[..., Celery]
-NOT_ASKED = [("unknown", "broker_url", "the workers could not be asked: OperationalError")]
-
-
-def add(app: Celery, body: Callable[..., None], **options: Any) -> None:
-    singleton_task(app=app, shared=False, name="bank.t", **options)(body)
-
-
-def body(account_id: int) -> None: ...
-
-
-def examined(app: Celery) -> dict[str, list[tuple[str, str, str]]]:
-    """Return what was found, but for workers: there is no broker to ask them over."""
-    by_code = found(run_with(app, "doctor", "--json"))
-    return {code: seen for code, seen in by_code.items() if (code, seen) != ("RL210", NOT_ASKED)}
-
-
-def test_a_healthy_app_has_no_finding(new_app: NewApp) -> None:
-    app = new_app(beat_schedule={"e": {"task": "bank.t", "schedule": 1}}, beat_scheduler="redlock")
-    add(app, body, acks_late=True, reject_on_worker_lost=True, time_limit=60, lock_max_hold=60)
-    assert examined(app) == {}
-
-
-def test_a_ttl_that_is_too_short_for_the_nodes(
-    new_app: NewApp, three: Servers, proxy_for: ProxyFor
-) -> None:
-    proxies = [proxy_for(node) for node in three]
-    for proxy in proxies:
-        proxy.replies.delay = 0.2
-    app = new_app(redlock_nodes=[proxy.url for proxy in proxies])
-    add(app, body, lock_ttl=0.1)
-    [(severity, where, what)] = examined(app)["RL207"]
-    assert (severity, where) == ("error", "bank.t")
-    assert what.startswith("lock_ttl = 0.1 s, and a quorum answers in ")
-
-
-def test_beat_without_the_scheduler(new_app: NewApp, new_redlock: NewRedlock) -> None:
-    app = new_app(beat_schedule={"e": {"task": "bank.t", "schedule": 1}})
-    [(severity, where, _)] = examined(app)["RL301"]
-    assert (severity, where) == ("warning", "beat_scheduler")
-    # Named on the command line of beat, it leaves claims.
-    redlock = new_redlock(app.conf.redlock_nodes)
-    entry: Any = type("Entry", (), {"name": "e"})
-    at = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
-    claims: Any = Claims(redlock, 60.0)
-    claims.acquire(Tick(entry, at, identity_of(app)))
-    assert "RL301" not in examined(app)
-
-
-def test_ticks_that_were_missed(new_app: NewApp, new_redlock: NewRedlock) -> None:
-    app = new_app(beat_schedule={"e": {"task": "bank.t", "schedule": 1}})
-    entry: Any = type("Entry", (), {"name": "e"})
-    at = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
-    claims: Any = Claims(new_redlock(app.conf.redlock_nodes), 1.0)
-    for _ in range(2):  # replicas
-        claims.note_missed(Tick(entry, at, identity_of(app)))
-    assert examined(app)["RL302"] == [
-        ("warning", "beat entry e", "2026-01-01T00:00:00Z: late; the last of 1 that were noted")
-    ]
-
-
-def test_workers_that_can_not_be_asked_are_unknown(new_app: NewApp) -> None:
-    # tests/integration/workers/test_placements.py has workers that lock elsewhere.
-    app = new_app()
-    add(app, body)
-    assert found(run_with(app, "doctor", "--json"))["RL210"] == NOT_ASKED
 
 
 def test_every_trap_of_the_nodes_has_a_test_here() -> None:

@@ -10,25 +10,8 @@ import sys
 
 from celery_redlock.testing import Servers
 from tests.conftest import NewRedlock
-from tests.support.processes.ran import Run
 
 ALONE = "from celery_redlock.cli.alone import main; main()"
-
-
-def test_without_a_terminal_it_is_plain_text(
-    five: Servers, new_redlock: NewRedlock, run: Run
-) -> None:
-    redlock = new_redlock(five.urls)
-    for number in range(3):
-        redlock.acquire(f"bank.sync:{number}", 30, label="task")
-    redlock.reserve("bank.report:may", 60, label="task")
-    five[4].kill()
-    shown = run(five.urls, "top", "--count", "2", "--interval", "0.1", "--lines", "2").output
-    assert "\x1b" not in shown
-    assert shown.count("4 of 5 vote, 3 needed; locks: 3 held, 1 reserved") == 2
-    assert shown.count("bank.sync:0") == shown.count("bank.sync:1") == 2
-    assert "bank.sync:2" not in shown
-    assert f"127.0.0.1:{five[4].port}  down" in shown
 
 
 def on_a_terminal(five: Servers) -> tuple[int, str]:

@@ -11,19 +11,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from celery_redlock.redlock.lease import new_owner
 from celery_redlock.testing import Servers
 from tests.support.eventually import PATIENCE
 from tests.support.root import ROOT
 
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105
 TLS = {"X-Forwarded-Proto": "https"}
-MANY = 5000
-FILL = """
-for number = 1, tonumber(ARGV[1]) do
-  redis.call('SET', 'redlock:{bank.sync:' .. number .. '}', ARGV[2] .. number .. '@worker')
-end
-"""
 
 
 @contextmanager
@@ -64,21 +57,3 @@ def test_only_a_trusted_proxy_makes_the_cookie_secure(
             parts = answer.headers["Set-Cookie"].split("; ")
     assert ("Secure" in parts) is is_secure
     assert {"HttpOnly", "SameSite=Strict"} <= set(parts)
-
-
-@pytest.mark.long
-def test_of_many_locks_a_bounded_part_is_shown(five: Servers) -> None:
-    owner = new_owner("task-").partition("@")[0]
-    for node in five:
-        with node.client() as client:
-            client.eval(FILL, 0, MANY, owner)
-    with served(five.urls) as port:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/live", timeout=PATIENCE) as answer:
-            text = answer.read().decode()
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{port}/live?q=:4999", timeout=PATIENCE
-        ) as answer:
-            found = answer.read().decode()
-    assert text.count('data-label="Votes"') == 200
-    assert f"These are the 200 held longest of {MANY}." in text
-    assert found.count('data-label="Votes"') == 1

@@ -38,13 +38,3 @@ def test_each_copy_is_up_to_date_in_the_end(
     task = project.tasks.early[lifetime]
     said = coalesce_storm(project, task, rows=ROWS, updates=UPDATES, within=WITHIN_S)
     figures.add(f"{lifetime.value}: {said}", time.monotonic() - began)
-
-
-@pytest.mark.long
-def test_it_is_so_though_pool_processes_are_killed(project: Project, figures: Figures) -> None:
-    began = time.monotonic()
-    task = project.tasks.late[Lifetime.WHILE_EXECUTING]
-    said = coalesce_storm(
-        project, task, rows=ROWS, updates=UPDATES, within=WITHIN_S, kill_every=0.4
-    )
-    figures.add(said, time.monotonic() - began)

@@ -25,35 +25,6 @@ def project(new_project: NewProject) -> Project:
     return project
 
 
-def test_after_a_purge_a_dropped_call_is_published_and_runs(new_project: NewProject) -> None:
-    project = new_project("lifetimes")
-    lost_ids = {lifetime: task_of(project, lifetime).delay(lifetime).id for lifetime in RESERVING}
-    project.app.control.purge()
-    results = []
-    for lifetime, lost in lost_ids.items():
-        task = task_of(project, lifetime)
-        assert task.delay(lifetime).id == lost
-        assert task.drop(lifetime)
-        assert not project.is_held(f"{task.name}:{lifetime}")
-        assert not task.drop(lifetime)
-        results.append(task.delay(lifetime))
-    assert project.queue_length() == len(RESERVING)
-    project.start_worker(pool="threads")
-    assert [result.get(timeout=PATIENCE) for result in results] == [one.id for one in results]
-    assert len(project.notes("begin")) == len(RESERVING)
-
-
-@pytest.mark.parametrize("lifetime", [Lifetime.WHILE_EXECUTING, Lifetime.UNTIL_EXECUTED])
-def test_a_run_keeps_its_lock_though_its_call_is_dropped(
-    project: Project, key: str, lifetime: Lifetime
-) -> None:
-    task = task_of(project, lifetime)
-    result = task.delay(key, key)
-    project.run_of(result.id)
-    assert not task.drop(key)
-    assert project.votes(result.id) == len(project.nodes)
-
-
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_workers_that_lock_nothing_give_reservations_back(
     new_project: NewProject, pool: str

@@ -13,8 +13,6 @@ from celery import states
 
 from celery_redlock import singleton_task
 from celery_redlock.config.options import Lifetime, OnConflict
-from celery_redlock.messages.headers import RESERVATION_HEADER as HEADER
-from celery_redlock.messages.headers import TICK_HEADER
 from tests.integration.conftest import NewNodes, NewProject
 from tests.integration.publish.conftest import RESERVING
 from tests.support.eventually import eventually
@@ -165,26 +163,6 @@ def test_a_message_with_refused_arguments_releases_its_lock(
     eventually(lambda: not project.is_held(key))
 
 
-@pytest.mark.parametrize("lifetime", [Lifetime.UNTIL_EXECUTED, Lifetime.UNTIL_AND_WHILE_EXECUTING])
-def test_a_message_keyed_anew_in_the_worker_releases_its_own_key(
-    project: Project, key: str, lifetime: Lifetime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = project.tasks.tasks[lifetime, OnConflict.SKIP]
-    with monkeypatch.context() as patch:
-        patch.setattr(task, "lock_key", ["key"])  # as before the last deployment
-        result = task.delay(key, key)
-        assert project.run_of(result.id).more["key"] == key
-        eventually(lambda: keys_of(project, result.id) == {f"redlock:{{{task.name}:{key}}}"})
-        project.open(key)
-        result.get(timeout=60)
-        # Were its place still held, this would return what has run already.
-        assert task.delay(key).id != result.id
-
-
-def keys_of(project: Project, task_id: str) -> set[str]:
-    return {hold.key for hold in project.holds() if hold.task_id == task_id}
-
-
 # --- ended before the body ------------------------------------------------------------------------
 
 
@@ -237,35 +215,6 @@ def test_what_is_killed_while_it_waits_gives_its_place_back(project: Project, ke
     eventually(lambda: waits.state == states.FAILURE)
     eventually(lambda: not project.votes(waits.id))
     project.open(key)
-
-
-# --- foreign headers ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("header", ["text", [], ["one"], [1, 2], {"a": "b"}, None])
-def test_a_header_that_is_no_reservation_does_no_harm(
-    project: Project, key: str, header: object
-) -> None:
-    task = project.tasks.tasks[Lifetime.UNTIL_EXECUTED, OnConflict.SKIP]
-    sent = project.app.send_task(task.name, (key,), headers={HEADER: header})
-    assert sent.get(timeout=60) == sent.id
-
-
-# --- a tick that was published twice --------------------------------------------------------------
-
-
-def test_a_copy_of_a_tick_that_has_run_gives_its_lock_back(project: Project, key: str) -> None:
-    task = project.tasks.tasks[Lifetime.UNTIL_EXECUTED, OnConflict.SKIP]
-    options: Any = {"task_id": f"tick-{key}", "headers": {TICK_HEADER: "2026-11-22T01:00:00Z"}}
-    for count in (1, 2):
-        # Had its first publisher died before it kept the claim, another one would publish it again.
-        task.apply_async((key,), **options).get(timeout=60)
-        if count == 2:
-            project.workers[0].wait_for_line(
-                f"message handled by another copy, copy discarded.*tick-{key}"
-            )
-        eventually(lambda: not project.is_held(key))
-    assert task.delay(key).get(timeout=60) != f"tick-{key}"
 
 
 # --- an outage ------------------------------------------------------------------------------------

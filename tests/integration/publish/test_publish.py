@@ -71,13 +71,6 @@ def test_a_reservation_lasts_as_long_as_its_message_may_wait(
     assert expected - SOME_TIME < project.held_for(key) <= expected
 
 
-def test_what_has_expired_already_is_reserved_for_a_moment(
-    project: Project, key: str, task: Any
-) -> None:
-    task.apply_async((key,), expires=in_an_hour() - 2 * AN_HOUR)
-    assert all(hold.remaining <= 1 for hold in project.holds(key))
-
-
 @pytest.mark.parametrize(
     ("options", "expected"), [({}, 601), ({"expires": 300}, 301), ({"expires": None}, HOUR)]
 )
@@ -92,15 +85,6 @@ def test_a_tasks_own_expiry_counts_unless_the_call_has_another(
     monkeypatch.setattr(task, "expires", 600)
     task.apply_async((key,), **options)
     assert expected - SOME_TIME < project.held_for(key) <= expected
-
-
-@pytest.mark.parametrize("options", [{}, {"countdown": 600}, {"expires": 5}])
-def test_a_throttle_lasts_for_its_period(
-    project: Project, key: str, options: dict[str, Any]
-) -> None:
-    project.tasks.tasks[Lifetime.UNTIL_EXPIRED, OnConflict.SKIP].apply_async((key,), **options)
-    period = project.tasks.PERIOD
-    assert period / 2 < project.held_for(key) <= period
 
 
 # --- what is sent ---------------------------------------------------------------------------------

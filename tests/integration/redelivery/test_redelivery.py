@@ -11,8 +11,7 @@ from celery import chain
 from celery.exceptions import TimeLimitExceeded, WorkerLostError
 from celery.result import AsyncResult
 
-from celery_redlock.messages.headers import PUBLICATION_HEADER
-from tests.integration.conftest import NewNodes, NewProject
+from tests.integration.conftest import NewProject
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.faults.redelivery import (
     Watch,
@@ -157,27 +156,6 @@ def test_the_next_step_of_a_chain_is_published_once(project: Project, key: str) 
     assert len(project.notes("collect", results=key)) == 1
 
 
-def test_without_a_quorum_a_copy_is_put_off_and_leaves_no_trace(
-    new_project: NewProject, new_nodes: NewNodes
-) -> None:
-    nodes = new_nodes(3)
-    project = new_project("redelivered", nodes=nodes, redlock_on_unavailable="raise")
-    project.start_worker(concurrency=2)
-    message = capture(project, project.tasks.plain, "key", "gate")
-    deliver(project, message)
-    project.run_of(message.task_id)
-    for node in nodes:
-        node.kill()
-    with Watch(project, message.task_id) as watch:
-        deliver_copy(project, message)
-        project.workers[0].wait_for_line(f"no quorum.*task_id={message.task_id} outcome=parked")
-    assert watch.states == []
-    project.open("gate")
-    for node in nodes:
-        node.start()
-    wait_until_settled(project)
-
-
 # --- after the first copy has ended ---------------------------------------------------------------
 
 
@@ -221,17 +199,6 @@ def test_with_an_eta_it_does_not_matter_which_copy_is_first(
 def test_a_message_with_a_finished_ones_arguments_runs(project: Project, key: str) -> None:
     tokens = [project.tasks.plain.delay(key).get(timeout=PATIENCE) for _ in range(3)]
     assert tokens == sorted(set(tokens))
-
-
-def test_what_was_a_dead_letter_runs_again(project: Project, key: str) -> None:
-    # By somebody's will, and not because a broker took it for lost.
-    message = capture(project, project.tasks.unforgiven, key)
-    deliver(project, message)
-    wait_until_settled(project)
-    message.raw["headers"]["x-death"] = [{"reason": "rejected"}]
-    deliver(project, message)
-    wait_until_settled(project)
-    assert len(runs(project, message.task_id)) == 2
 
 
 # --- the process dies -----------------------------------------------------------------------------
@@ -414,16 +381,3 @@ def test_a_task_id_published_again_while_it_runs_is_a_conflict(project: Project,
     project.open(key)
     wait_until_settled(project)
     assert len(runs(project, task_id)) == 2
-
-
-def test_without_a_nonce_only_flagged_messages_are_copies(project: Project, key: str) -> None:
-    message = capture(project, project.tasks.failing, key)
-    # As another producer sends it.
-    del message.raw["headers"][PUBLICATION_HEADER]
-    for count in range(1, 3):
-        deliver(project, message)
-        wait_until_settled(project)
-        assert len(runs(project, message.task_id)) == count
-    deliver_copy(project, message)
-    wait_until_settled(project)
-    assert len(runs(project, message.task_id)) == 2

@@ -12,8 +12,6 @@ from tests.integration.conftest import NewProject
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.processes.project import Project
 
-"""Seconds. `get()` on a task that will never end would take for ever."""
-
 
 @pytest.fixture(scope="module")
 def project(new_project: NewProject) -> Project:

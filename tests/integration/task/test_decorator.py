@@ -82,32 +82,6 @@ def test_a_call_of_ones_own_base_is_called_once_a_run(
     assert len(project.notes("before", task_id=result.id)) == 1
 
 
-def test_every_form_has_a_lock_of_its_own(project: Project, key: str) -> None:
-    abouts = [task_of(project, form).delay(key).get(timeout=PATIENCE) for form in FORMS]
-    assert len({about["lock"] for about in abouts}) == len(FORMS)
-
-
-def test_arguments_are_bound_before_they_are_compared(project: Project, key: str) -> None:
-    locks = {
-        project.tasks.bound.apply_async(args, kwargs).get(timeout=PATIENCE)["lock"]
-        for args, kwargs in [
-            ((key,), {}), ((), {"key": key}), ((key, None), {}), ((key,), {"gate": None}),
-        ]
-    }  # fmt: skip
-    assert len(locks) == 1
-
-
-# --- what is refused ------------------------------------------------------------------------------
-
-
-def test_a_worker_refuses_a_wrong_option(new_project: NewProject) -> None:
-    worker = new_project("misconfigured").new_worker()
-    worker.start()
-    assert worker.wait_until_ended() != 0
-    assert "lock_ttl = 3600 is longer than redlock_max_ttl (60 s)" in worker.log_text()
-    assert "raise redlock_max_ttl or lower lock_ttl" in worker.log_text()
-
-
 # --- pydantic -------------------------------------------------------------------------------------
 
 
@@ -133,21 +107,6 @@ def test_a_task_with_pydantic_models_is_locked_by_what_is_sent(models: Project) 
             task.delay(order, gate).get(timeout=PATIENCE)
         models.open(gate)
         assert holder.get(timeout=PATIENCE) == {"number": key, "lines": result}
-
-
-def test_a_pydantic_model_may_be_applied_in_the_callers_process(models: Project) -> None:
-    key = uuid.uuid4().hex
-    order = models.tasks.Order(number=key)
-    for task in (models.tasks.ship, models.tasks.cancel):
-        gate = f"{task.name}-{key}"
-        holder = task.delay(order.model_dump(), gate)
-        models.run_of(holder.id)
-        for args, kwargs in (((order, gate), {}), ((), {"order": order, "gate": gate})):
-            with pytest.raises(DuplicateTask):
-                task.apply(args, kwargs).get()
-        models.open(gate)
-        assert holder.get(timeout=PATIENCE)["number"] == key
-        assert task.apply((order, gate)).get()["number"] == key
 
 
 @pytest.mark.skipif(

@@ -11,7 +11,7 @@ from celery import states
 
 from celery_redlock.config.options import Lifetime
 from celery_redlock.redlock.protocol.scripts import lock_keys
-from tests.integration.conftest import NewNodes, NewProject
+from tests.integration.conftest import NewProject
 from tests.support.eventually import eventually
 from tests.support.judges.lifetime_table import STAGES, Held
 from tests.support.judges.nodes import PREFIX
@@ -154,23 +154,3 @@ def test_what_a_task_replaced_itself_with_is_no_copy_of_it(project: Project, key
     eventually(result.ready)
     assert result.result == 1
     assert project.most_at_once(key=key) == 1
-
-
-def test_a_lock_that_can_not_be_handed_over_is_given_up(
-    new_project: NewProject, new_nodes: NewNodes
-) -> None:
-    nodes = new_nodes(3)
-    project = new_project("lifetimes", nodes=nodes)
-    worker = project.start_worker(pool="threads", concurrency=2)
-    result = project.tasks.failing_at_a_gate.delay("key", "gate")
-    project.run_of(result.id)
-    for node in nodes[:2]:
-        node.kill()
-    project.open("gate")
-    worker.wait_for_line("lock not (handed over|released)")
-    for node in nodes[:2]:
-        node.start()
-    # Nobody renews it: the retry gets the lock as soon as it comes.
-    eventually(result.ready)
-    assert result.result == 1
-    assert not project.is_held(":key")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,10 +14,8 @@ from celery_redlock import DuplicateTask
 from tests.integration.conftest import NewProject
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.judges.nodes import take_on
-from tests.support.processes.inside import FOLDER_VARIABLE
 from tests.support.processes.project import Project
 from tests.support.processes.workers import POOLS, Worker
-from tests.support.root import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -86,15 +81,6 @@ def test_receivers_are_told_of_a_conflict(project: Project, worker: Worker, key:
     assert note.more["outcome"] == "skip"
 
 
-def test_a_receiver_that_raises_is_logged_and_changes_nothing(
-    project: Project, worker: Worker, key: str
-) -> None:
-    project.tasks.told.delay(key).get(timeout=PATIENCE)
-    assert project.holds(key) == []
-    for name in ("lock_acquired", "lock_released"):
-        worker.wait_for_line(rf"Clumsy.*{name}")
-
-
 # --- the event ------------------------------------------------------------------------------------
 
 
@@ -147,26 +133,3 @@ def test_a_monitor_is_told_of_a_duplicate(project: Project, worker: Worker, key:
     assert event["outcome"] == "skip"
     assert event["name"] == project.tasks.told.name
     assert event["hostname"].startswith(worker.name)
-
-
-@prefork
-def test_celery_events_shows_a_duplicate(project: Project, worker: Worker, key: str) -> None:
-    command = [sys.executable, "-m", "celery", "-A", project.module, "events", "--dump"]
-    env = os.environ | {FOLDER_VARIABLE: str(project.folder), "PYTHONUNBUFFERED": "1"}
-    shown = project.folder / "dump"
-    with shown.open("wb") as out:
-        dump = subprocess.Popen(command, cwd=ROOT, env=env, stdout=out, stderr=subprocess.STDOUT)
-    try:
-        project.run_of(project.tasks.told.delay(key, key).id)
-
-        def duplicate_is_shown() -> bool:
-            # Its consumer is there at some time, and hears nothing of what was before.
-            project.tasks.told.delay(key)
-            time.sleep(0.1)
-            return "deduplicated" in shown.read_text()
-
-        eventually(duplicate_is_shown, "celery events --dump shows it")
-    finally:
-        dump.terminate()
-        dump.wait()
-    assert key in shown.read_text()

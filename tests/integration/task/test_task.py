@@ -10,7 +10,7 @@ import pytest
 from celery import chain, chord
 
 from celery_redlock import DuplicateTask, QuorumUnavailable
-from celery_redlock.testing import Server, start_servers
+from celery_redlock.testing import start_servers
 from tests.integration.conftest import NewNodes, NewProject
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.processes.project import Project
@@ -107,14 +107,6 @@ def test_the_lock_is_free_when_the_failure_is_there(project: Project, key: str) 
     assert len(project.notes("begin", key=key)) == 20
 
 
-@pytest.mark.parametrize("end", ["success", "failure", "retry"])
-def test_the_lock_is_free_before_the_run_is_over_for_celery(
-    project: Project, key: str, end: str
-) -> None:
-    project.tasks.witnessed.delay(key, end)
-    assert project.wait_for_note("stored", key=key, end=end).more["votes"] == 0
-
-
 def test_a_step_of_a_chain_never_meets_its_predecessor(project: Project, key: str) -> None:
     step = project.tasks.skipping.si(key)
     for _ in range(4):
@@ -132,33 +124,6 @@ def test_links_and_chord_bodies_never_overlap_what_they_follow(project: Project,
     for count in range(5):
         project.tasks.failing.apply_async((f"{key}-2",), link_error=step)
         project.wait_for_note("end", key=key, count=begun + count + 1)
-
-
-def test_a_task_that_ends_by_ignore_lets_go(project: Project, key: str) -> None:
-    for count in range(3):
-        project.tasks.ignored.delay(key)
-        project.wait_for_note("begin", key=key, count=count + 1)
-        eventually(lambda: not project.holds(key))
-
-
-# --- retry ----------------------------------------------------------------------------------------
-
-
-def test_a_retry_never_meets_its_own_earlier_run(project: Project, key: str) -> None:
-    # Its message may arrive before the run that sent it has unwound.
-    for number in range(1, 6):
-        project.tasks.retrying.delay(key).get(timeout=PATIENCE)
-        assert len(project.notes("begin", key=key)) == 4 * number
-    tokens = project.tokens(key=key)
-    assert tokens == sorted(set(tokens))
-    assert project.workers[0].lines(f"lock conflict.*{key}") == []
-
-
-def test_a_replacement_runs_under_its_own_lock(project: Project, key: str) -> None:
-    assert isinstance(project.tasks.replacing.delay(key).get(timeout=PATIENCE), int)
-    first, second = project.notes("begin", key=key)
-    assert first.task_id == second.task_id
-    assert first.token != second.token
 
 
 # --- min_hold and max_hold ------------------------------------------------------------------------
@@ -221,33 +186,6 @@ def test_another_task_called_directly_is_a_plain_function(project: Project, key:
     assert its == mine
 
 
-def test_an_ordinary_task_has_no_lease(project: Project) -> None:
-    assert project.tasks.plain_task.delay().get(timeout=PATIENCE) is None
-
-
-# --- the same message again -----------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def acking_late(new_project: NewProject) -> Project:
-    project = new_project("locked", task_acks_late=True)
-    project.start_worker()
-    return project
-
-
-def test_a_redelivered_message_neither_runs_twice_nor_is_lost(acking_late: Project) -> None:
-    project, key = acking_late, uuid.uuid4().hex
-    result = project.tasks.brief.delay(key, key)
-    project.run_of(result.id)
-    project.redeliver()
-    project.workers[0].wait_for_line(f"task_id={result.id}.*outcome=parked", count=2)
-    project.open(key)
-    assert isinstance(result.get(timeout=PATIENCE), int)
-    eventually(lambda: project.unacked() == 0 and project.queue_length() == 0, "all is settled")
-    assert len(project.notes("begin", key=key)) == 1
-    assert result.state == "SUCCESS"
-
-
 # --- no quorum ------------------------------------------------------------------------------------
 
 
@@ -269,34 +207,6 @@ def without_quorum(fragile: Project) -> Iterator[Project]:
         node.start()
 
 
-def test_a_minority_of_dead_nodes_changes_nothing(fragile: Project) -> None:
-    key = uuid.uuid4().hex
-    fragile.nodes[0].kill()
-    try:
-        holder = fragile.tasks.skipping.delay(key, key)
-        fragile.run_of(holder.id)
-        with pytest.raises(DuplicateTask):
-            fragile.tasks.skipping.delay(key).get(timeout=PATIENCE)
-        fragile.open(key)
-        holder.get(timeout=PATIENCE)
-        fragile.tasks.skipping.delay(key).get(timeout=PATIENCE)
-    finally:
-        fragile.nodes[0].start()
-
-
-def test_without_a_quorum_raise_fails_the_task(without_quorum: Project) -> None:
-    key = uuid.uuid4().hex
-    failed = without_quorum.tasks.strict.delay(key)
-    with pytest.raises(QuorumUnavailable) as caught:
-        failed.get(timeout=PATIENCE)
-    assert failed.state == "FAILURE"
-    assert caught.value.key == f"{without_quorum.tasks.strict.name}:{key}"
-    assert len(caught.value.errors) == 2
-    assert caught.value.nodes == 3
-    assert "1 of 3 nodes answered, 2 are needed" in str(caught.value)
-    assert without_quorum.notes("begin", key=key) == []
-
-
 def test_without_a_quorum_run_runs_without_a_lock_and_says_so(without_quorum: Project) -> None:
     key = uuid.uuid4().hex
     result = without_quorum.tasks.reckless.delay(key)
@@ -304,13 +214,6 @@ def test_without_a_quorum_run_runs_without_a_lock_and_says_so(without_quorum: Pr
     # One of the first of an outage does, for each process of the pool.
     lines = without_quorum.workers[0].lines("ERROR.*no quorum key=.*task=.*task_id=.*outcome=")
     assert 1 <= len(lines) <= 4
-
-
-def test_without_a_quorum_a_recursive_call_is_a_plain_one(without_quorum: Project) -> None:
-    key = uuid.uuid4().hex
-    result = without_quorum.tasks.reckless.delay(key, 3)
-    assert result.get(timeout=PATIENCE) == [None, None, True]
-    assert len(without_quorum.notes("begin", key=key)) == 4
 
 
 def test_without_a_quorum_reschedule_waits_for_one(fragile: Project) -> None:
@@ -363,25 +266,6 @@ def refusal_of(project: Project) -> str:
     return worker.log_text()
 
 
-def test_a_worker_refuses_a_replica(new_project: NewProject, new_nodes: NewNodes) -> None:
-    nodes = new_nodes(2)
-    with Server("--replicaof", "127.0.0.1", str(nodes[0].port)) as replica:
-        log = refusal_of(new_project("locked", redlock_nodes=[*nodes.urls, replica.url]))
-    assert f"node 127.0.0.1:{replica.port} is a slave" in log
-    assert "name independent masters only" in log
-
-
-def test_a_worker_refuses_the_same_server_twice(
-    new_project: NewProject, new_nodes: NewNodes
-) -> None:
-    one, other = new_nodes(2)
-    again = f"redis://localhost:{one.port}/7"
-    log = refusal_of(new_project("locked", redlock_nodes=[one.url, other.url, again]))
-    assert "are the same server" in log
-    assert f"localhost:{one.port}" in log
-    assert "name each server once" in log
-
-
 def test_a_worker_refuses_an_even_number_of_nodes(
     new_project: NewProject, new_nodes: NewNodes
 ) -> None:
@@ -406,11 +290,3 @@ def test_a_worker_starts_while_the_nodes_are_away_and_says_so(
         node.start()
     # It takes them back by itself.
     assert isinstance(project.tasks.patient.delay("key").get(timeout=PATIENCE)[1], int)
-
-
-def test_publishing_needs_no_node(new_project: NewProject, new_nodes: NewNodes) -> None:
-    nodes = new_nodes(1)
-    project = new_project("locked", nodes=nodes)
-    nodes.stop()
-    project.tasks.skipping.delay("key")
-    assert project.queue_length() == 1

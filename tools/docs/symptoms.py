@@ -38,7 +38,9 @@ from celery_redlock import singleton_task
 app = Celery("bank", broker={broker!r}, backend={backend!r})
 app.conf.redlock_nodes = {nodes!r}
 app.conf.redlock_node_timeout = 2.0
-app.conf.redlock_max_ttl = app.conf.redlock_ttl = 300
+app.conf.redlock_ttl = 300
+# The guard lasts as long: no slow machine sits it out.
+app.conf.redlock_max_ttl = 3600
 app.conf.redlock_restart_guard = Path("guard").exists()
 app.conf.beat_scheduler = "redlock"
 

@@ -18,7 +18,7 @@ from celery_redlock import DuplicateTask
 from celery_redlock.config.app_lock import redlock_of
 from celery_redlock.config.options import Lifetime
 from tests.integration.conftest import NewProject
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.processes.project import Project
 from tests.support.processes.workers import kill_process
 
@@ -59,7 +59,7 @@ class Story:
         if self.is_in_line_from_publish_on:
             assert result.id == waiting.id
             return
-        self.check_that_it_was_skipped_for(waiting, result.get(timeout=60, propagate=False))
+        self.check_that_it_was_skipped_for(waiting, result.get(timeout=PATIENCE, propagate=False))
         assert result.state == states.REVOKED
 
     def check_that_it_was_skipped_for(self, waiting: Any, outcome: Any) -> None:
@@ -112,8 +112,8 @@ def test_of_many_one_waits_and_sees_what_all_of_them_did(stories: list[Story]) -
             story.check_that_it_relies_on(waiting, result)
         assert waiting.state == states.RETRY
         story.project.open(story.key)
-        assert holder.get(timeout=60) == 0
-        assert waiting.get(timeout=60) == 9
+        assert holder.get(timeout=PATIENCE) == 0
+        assert waiting.get(timeout=PATIENCE) == 9
         assert story.seen == [0, 9]
         assert story.project.most_at_once(key=story.key) == 1
         story.end()
@@ -129,8 +129,8 @@ def test_a_call_after_the_waiting_one_began_waits_for_it(late: list[Story]) -> N
         third = story.wait(2)
         assert third.id != second.id
         story.project.open(gate)
-        assert second.get(timeout=60) == 1
-        assert third.get(timeout=60) == 2
+        assert second.get(timeout=PATIENCE) == 1
+        assert third.get(timeout=PATIENCE) == 2
         story.end()
 
 
@@ -142,11 +142,11 @@ def test_a_call_while_one_waits_relies_on_it_if_nothing_runs(
             continue
         line = f"{story.task.name}:{story.key}%next"
         place = redlock_of(story.project.app).reserve(line, 60, label="who waits")
-        duplicate = story.update(1).get(timeout=60, propagate=False)
+        duplicate = story.update(1).get(timeout=PATIENCE, propagate=False)
         assert isinstance(duplicate, DuplicateTask)
         assert duplicate.holder == "who waits"
         redlock_of(story.project.app).release_owner(line, place.owner)
-        assert story.update(2).get(timeout=60) == 2
+        assert story.update(2).get(timeout=PATIENCE) == 2
         assert story.seen == [2]
         story.end()
 
@@ -163,10 +163,10 @@ def test_when_the_holder_dies_the_waiting_one_runs(stories: list[Story]) -> None
         story.project.open(story.key)
         ends.append((story, holder, waiting))
     for story, holder, waiting in ends:
-        assert waiting.get(timeout=60) == 2
+        assert waiting.get(timeout=PATIENCE) == 2
         if not story.is_late:
             wait_for_state(holder, states.FAILURE)
-        elif (outcome := holder.get(timeout=60, propagate=False)) != 2:
+        elif (outcome := holder.get(timeout=PATIENCE, propagate=False)) != 2:
             # It came again after the lock was free, and before the waiting one had begun.
             story.check_that_it_was_skipped_for(waiting, outcome)
         story.end()
@@ -186,8 +186,8 @@ def test_when_the_waiting_one_dies_in_its_run_it_runs_again(late: list[Story]) -
         story.project.open(gate)
         ends.append((story, second, third))
     for story, second, third in ends:
-        assert second.get(timeout=60) == 3
-        assert third.get(timeout=60) == 3
+        assert second.get(timeout=PATIENCE) == 3
+        assert third.get(timeout=PATIENCE) == 3
         story.end()
 
 
@@ -211,7 +211,7 @@ def test_one_that_dies_as_it_goes_back_to_the_queue_is_not_lost(
         story.check_that_it_relies_on(waiting, story.update(2))
         story.project.open(story.key)
     for story, waiting in ends:
-        assert waiting.get(timeout=60) == 2
+        assert waiting.get(timeout=PATIENCE) == 2
         story.end()
         assert story.seen == [0, 2]
 
@@ -230,7 +230,7 @@ def test_a_second_copy_of_the_waiting_message_ends_silently(late: list[Story]) -
         wait_until_one_copy_ends(story, waiting)
         wait_for_state(waiting, states.RETRY)
         story.project.open(story.key)
-        assert waiting.get(timeout=60) == 1
+        assert waiting.get(timeout=PATIENCE) == 1
         story.end()
         assert story.seen == [0, 1]
         assert waiting.state == states.SUCCESS

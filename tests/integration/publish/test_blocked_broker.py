@@ -10,11 +10,9 @@ from kombu.exceptions import OperationalError
 
 from celery_redlock.config.options import Lifetime
 from tests.integration.conftest import NewProject
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.processes.brokers import RabbitMQ
 from tests.support.processes.project import Project
-
-GET_WITHIN = 90.0
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +49,7 @@ def test_an_alarm_neither_loses_nor_doubles_what_is_retried(
     finally:
         broker.set_alarm(is_on=False)
     for kind, result in results.items():
-        assert result.get(timeout=GET_WITHIN) == 2
+        assert result.get(timeout=PATIENCE) == 2
         eventually(lambda kind=kind: not project.holds(f"{key}-{kind}"))  # type: ignore[misc]
     eventually(lambda: project.queue_length() == 0)
     for (_, is_late), result in results.items():
@@ -75,4 +73,4 @@ def test_a_call_that_an_alarm_refuses_gives_its_reservation_back(
                 assert not project.is_held(key)
             finally:
                 broker.set_alarm(is_on=False)
-    assert task.delay(key, [], {}).get(timeout=GET_WITHIN) == 0
+    assert task.delay(key, [], {}).get(timeout=PATIENCE) == 0

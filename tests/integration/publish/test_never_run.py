@@ -15,7 +15,7 @@ from celery_redlock import singleton_task
 from celery_redlock.config.options import Lifetime, OnConflict
 from tests.integration.conftest import NewNodes, NewProject
 from tests.integration.publish.conftest import RESERVING
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.processes.project import Project
 from tests.support.processes.workers import kill_process
 from tests.support.versions import REJECT_IS_A_FAILURE
@@ -94,7 +94,7 @@ def test_a_throttle_is_not_given_back_whatever_happens(
         consume(project, idle)
     eventually(lambda: result.state == states.REVOKED)
     # What would be given back has been by the time that the worker takes the next message.
-    project.tasks.plain.apply_async((key,), queue=idle).get(timeout=60)
+    project.tasks.plain.apply_async((key,), queue=idle).get(timeout=PATIENCE)
     assert project.is_held(key)
     assert {hold.task_id for hold in project.holds(key)} == {result.id}
     assert task.delay(key).id == result.id
@@ -183,7 +183,7 @@ def test_what_is_retried_before_its_body_begins_keeps_its_lock(project: Project,
     result = project.tasks.doomed.delay(key, how="retried")
     eventually(lambda: result.state == states.RETRY)
     last = project.tasks.plain.delay(key)
-    last.get(timeout=60)
+    last.get(timeout=PATIENCE)
     assert project.is_held(key)
     assert {hold.task_id for hold in project.holds(key)} == {result.id}
 
@@ -238,7 +238,9 @@ def test_a_reservation_not_released_at_the_start_ends_later(
         node.start()
     assert task.delay("key").id == result.id, "they remember it"
     # When this has run, the worker has found them again.
-    project.tasks.tasks[Lifetime.WHILE_EXECUTING, OnConflict.SKIP].delay("other").get(timeout=60)
+    project.tasks.tasks[Lifetime.WHILE_EXECUTING, OnConflict.SKIP].delay("other").get(
+        timeout=PATIENCE
+    )
     project.open("gate")
-    assert result.get(timeout=60) == result.id
+    assert result.get(timeout=PATIENCE) == result.id
     assert task.delay("key").id != result.id

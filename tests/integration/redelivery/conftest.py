@@ -8,10 +8,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.support.eventually import PATIENCE
 from tests.support.faults.proxy import Proxy
 from tests.support.processes.project import Project
 
-GET_WITHIN = 90.0
+GET_WITHIN = PATIENCE
 Brokers = tuple[Project, Proxy]
 
 

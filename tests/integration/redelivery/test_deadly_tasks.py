@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import NewProject
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.processes.project import Project
 
 LIMIT = 3
@@ -37,7 +37,7 @@ def test_a_task_that_kills_its_process_is_redelivered_so_often(project: Project,
     result = project.tasks.deadly.delay(key)
     worker.wait_for_line(f"delivered too often.*{result.id}")
     # It is the last one, not one of many; another task with that lock runs.
-    assert isinstance(project.tasks.plain.delay(key).get(timeout=60), int)
+    assert isinstance(project.tasks.plain.delay(key).get(timeout=PATIENCE), int)
     eventually(lambda: project.queue_length() == 0)
     assert len(project.notes("begin", task_id=result.id)) == LIMIT + 1
     assert len(worker.lines("delivered too often")) == 1

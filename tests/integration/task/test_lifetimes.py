@@ -18,7 +18,7 @@ from celery_redlock import DuplicateTask, LockHeld
 from celery_redlock.config.options import ALLOWED, Lifetime, OnConflict
 from celery_redlock.redlock.lease import task_of
 from tests.integration.conftest import NewProject
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.judges.lifetime_table import FATES, SCENES, STAGES, Copy, Fate, Held, Pair
 from tests.support.judges.nodes import expire_on
 from tests.support.processes.project import Project
@@ -206,7 +206,7 @@ def test_of_a_second_copy_becomes_what_the_table_says(
     if STAGES[lifetime].copy is Copy.PARKED:
         worker.wait_for_line(f"message handled by another copy, copy discarded.*{result.id}")
         assert len(project.notes("begin", key=key)) == 1
-    assert result.get(timeout=60) == result.id
+    assert result.get(timeout=PATIENCE) == result.id
     assert result.state == states.SUCCESS
 
 

@@ -22,13 +22,13 @@ from celery.signals import task_retry
 
 from celery_redlock import current_lease
 from celery_redlock.redlock.threads.native import is_green, original
-from tests.support.eventually import eventually
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.whole_lines import Journal, lines_after
 
 FOLDER_VARIABLE = "REDLOCK_TEST_FOLDER"
 """Names the folder that a test and its workers share."""
 
-GATE_PATIENCE = 100.0
+GATE_PATIENCE = 3 * PATIENCE
 """Seconds after which a task gives up at a gate: the test has failed by then."""
 
 _LONGEST_PAUSE_S = 0.05

@@ -8,11 +8,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.eventually import PATIENCE
 from tests.support.faults.proxy import Proxy
 from tests.support.processes.project import Project
 
-GET_WITHIN = PATIENCE
 Brokers = tuple[Project, Proxy]
 
 

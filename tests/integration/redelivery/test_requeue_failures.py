@@ -12,8 +12,8 @@ from celery.result import AsyncResult
 from celery_redlock.config.app_lock import redlock_of
 from celery_redlock.config.options import Lifetime
 from tests.integration.conftest import NewProject
-from tests.integration.redelivery.conftest import GET_WITHIN, Brokers, writing_through_proxy
-from tests.support.eventually import eventually
+from tests.integration.redelivery.conftest import Brokers, writing_through_proxy
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.faults.proxy import Proxy
 from tests.support.processes.project import Project
 
@@ -37,7 +37,7 @@ def connect_each_process(project: Project, key: str) -> None:
         project.wait_for_note("begin", task_id=result.id, retries=0)
     project.open(key)
     for result in results:
-        assert result.get(timeout=GET_WITHIN) == 1
+        assert result.get(timeout=PATIENCE) == 1
 
 
 @pytest.mark.long
@@ -79,7 +79,7 @@ def test_what_can_not_be_written_at_first_is_not_lost(
             lambda: not any(is_being_published(project, one) for one in waiting), "each has arrived"
         )
     for result in waiting:
-        assert isinstance(result.get(timeout=GET_WITHIN), int)
+        assert isinstance(result.get(timeout=PATIENCE), int)
     eventually(lambda: project.queue_length() == 0)
     assert [len(project.notes("begin", task_id=one.id)) for one in waiting] == [1] * 3
 

@@ -11,8 +11,8 @@ from celery.result import AsyncResult
 
 from celery_redlock.config.options import Lifetime
 from tests.integration.conftest import NewProject
-from tests.integration.redelivery.conftest import GET_WITHIN, Brokers, writing_through_proxy
-from tests.support.eventually import eventually
+from tests.integration.redelivery.conftest import Brokers, writing_through_proxy
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.faults.proxy import Proxy
 from tests.support.processes.project import Project
 from tests.support.versions import REJECT_IS_A_FAILURE
@@ -73,7 +73,7 @@ class Retries:
             eventually(lambda name=name: not project.holds(name), f"{name} is free")  # type: ignore[misc]
             following = project.tasks.tasks[kind].delay(name, [], {})
             assert following.id != result.id
-            assert following.get(timeout=GET_WITHIN) == 0
+            assert following.get(timeout=PATIENCE) == 0
 
 
 @pytest.mark.parametrize("is_after", [False, True], ids=["before it arrives", "after it arrived"])
@@ -90,7 +90,7 @@ def test_a_retry_that_is_cut_runs_once(
     proxy.reset()
     proxy.heal()
     for result in retries.results.values():
-        assert result.get(timeout=GET_WITHIN) == 2
+        assert result.get(timeout=PATIENCE) == 2
     retries.assert_nothing_is_left()
     assert [retries.tries(one) for one in retries.results.values()] == [[0, 1, 2]] * 6
 
@@ -110,7 +110,7 @@ def test_a_retry_that_the_broker_does_not_take_is_not_lost(
     retries.wait_until_requeued()
     proxy.heal()
     for result in retries.results.values():
-        assert result.get(timeout=GET_WITHIN) == 2
+        assert result.get(timeout=PATIENCE) == 2
     retries.assert_nothing_is_left()
     for (_, is_late), result in retries.results.items():
         tries = retries.tries(result)
@@ -135,5 +135,5 @@ def test_a_retry_that_is_given_up_leaves_no_lock(project: Project, proxy: Proxy,
     proxy.heal()
     for (_, is_late), result in retries.results.items():
         if is_late:
-            assert result.get(timeout=GET_WITHIN) == 2
+            assert result.get(timeout=PATIENCE) == 2
     retries.assert_nothing_is_left()

@@ -44,12 +44,12 @@ def test_calls_in_a_worker(redlock_locks):
     first = sync.delay(1)
     while redlock_locks.holder(sync, 1) != first.id:
         pass
-    redlock_locks.assert_duplicate(sync.delay(1), timeout=PATIENCE)
+    redlock_locks.assert_duplicate(sync.delay(1), timeout=60.0)
     redlock_locks.assert_ran_once(sync, 1)
     thief = redlock_locks.lose(sync, 1)
     gate.set()
     with pytest.raises(LeaseLost):
-        first.get(timeout=PATIENCE)
+        first.get(timeout=60.0)
     redlock_locks.assert_held(sync, 1)
 
 def test_nothing_is_left_of_the_test_before(redlock_locks):

@@ -12,8 +12,37 @@ from . import stream_bugs
 from .bugs import BUGS, FOUND_WITHIN, KNOWN_SEEDS, SEEDS, WITHOUT_GUARD
 from .campaign import FOUND_FROM_KNOWN, campaign, control
 
+_FOUND_AS = {
+    "no_confirm": "token",
+    "validity_from_the_end": "exclusion",
+    "no_allowance_for_drift": "exclusion",
+    "release_of_any_owner": "exclusion",
+    "release_without_a_floor": "release",
+    "healing_above_the_floor": "release",
+    "minority_is_enough": "exclusion",
+    "a_grant_without_its_delay": "delay",
+    "an_extension_without_its_delay": "delay",
+    "a_late_release_ends_the_delay": "delay",
+    "failed_attempt_is_not_released": "end",
+    "lost_lease_is_extended": "loss",
+    "interrupt_is_forgotten": "wakeup",
+    "no_restart_guard": "exclusion",
+    "confirm_by_a_minority": "token",
+    "extension_from_the_end": "exclusion",
+    "extension_by_a_minority": "exclusion",
+    "same_owner_again": "exclusion",
+    "nobody_is_woken": "wakeup",
+    "a_piece_is_known_as_the_batch": "blame",
+    "an_unread_reply_is_owed": "extension",
+    "dead_connections_fail_the_attempt": "refused",
+    "one_address_is_waited_for": "refused",
+    "no_back_off_without_a_quorum": "attempts",
+    "a_former_replica_votes": "exclusion",
+}
 
-def _is_found(bug: str, kind: str) -> None:
+
+@pytest.mark.parametrize(("bug", "kind"), _FOUND_AS.items())
+def test_a_bug_is_found(bug: str, kind: str) -> None:
     first = SEEDS[bug]
     assert campaign(range(first, first + 1)).failed == []
     counts = campaign(range(first, first + FOUND_FROM_KNOWN), bug, stops_at_first=True)
@@ -21,109 +50,10 @@ def _is_found(bug: str, kind: str) -> None:
     assert counts.failed[0][1].startswith(f"{kind}:")
 
 
-def test_no_confirm_is_found() -> None:
-    _is_found("no_confirm", "token")
-
-
-def test_validity_from_the_end_is_found() -> None:
-    _is_found("validity_from_the_end", "exclusion")
-
-
-def test_no_allowance_for_drift_is_found() -> None:
-    _is_found("no_allowance_for_drift", "exclusion")
-
-
-def test_release_of_any_owner_is_found() -> None:
-    _is_found("release_of_any_owner", "exclusion")
-
-
-def test_release_without_a_floor_is_found() -> None:
-    _is_found("release_without_a_floor", "release")
-
-
-def test_healing_above_the_floor_is_found() -> None:
-    _is_found("healing_above_the_floor", "release")
-
-
-def test_minority_is_enough_is_found() -> None:
-    _is_found("minority_is_enough", "exclusion")
-
-
-def test_a_grant_without_its_delay_is_found() -> None:
-    _is_found("a_grant_without_its_delay", "delay")
-
-
-def test_an_extension_without_its_delay_is_found() -> None:
-    _is_found("an_extension_without_its_delay", "delay")
-
-
-def test_a_late_release_ends_the_delay_is_found() -> None:
-    _is_found("a_late_release_ends_the_delay", "delay")
-
-
-def test_failed_attempt_is_not_released_is_found() -> None:
-    _is_found("failed_attempt_is_not_released", "end")
-
-
-def test_lost_lease_is_extended_is_found() -> None:
-    _is_found("lost_lease_is_extended", "loss")
-
-
-def test_interrupt_is_forgotten_is_found() -> None:
-    _is_found("interrupt_is_forgotten", "wakeup")
-
-
-def test_no_restart_guard_is_found() -> None:
-    _is_found("no_restart_guard", "exclusion")
-
-
-def test_confirm_by_a_minority_is_found() -> None:
-    _is_found("confirm_by_a_minority", "token")
-
-
-def test_extension_from_the_end_is_found() -> None:
-    _is_found("extension_from_the_end", "exclusion")
-
-
-def test_extension_by_a_minority_is_found() -> None:
-    _is_found("extension_by_a_minority", "exclusion")
-
-
-def test_same_owner_again_is_found() -> None:
-    _is_found("same_owner_again", "exclusion")
-
-
-def test_nobody_is_woken_is_found() -> None:
-    _is_found("nobody_is_woken", "wakeup")
-
-
-def test_a_piece_that_is_known_as_the_batch_is_found() -> None:
-    _is_found("a_piece_is_known_as_the_batch", "blame")
-
-
-def test_an_unread_reply_that_is_owed_is_found() -> None:
-    _is_found("an_unread_reply_is_owed", "extension")
-
-
-def test_dead_connections_that_fail_the_attempt_are_found() -> None:
-    _is_found("dead_connections_fail_the_attempt", "refused")
-
-
-def test_one_address_that_is_waited_for_is_found() -> None:
-    _is_found("one_address_is_waited_for", "refused")
-
-
-def test_no_back_off_without_a_quorum_is_found() -> None:
-    _is_found("no_back_off_without_a_quorum", "attempts")
-
-
-def test_a_former_replica_that_votes_is_found() -> None:
-    _is_found("a_former_replica_votes", "exclusion")
-
-
 def test_each_bug_has_a_seed_and_a_number_of_fresh_schedules() -> None:
     assert {*KNOWN_SEEDS} == {*BUGS, WITHOUT_GUARD}
     assert {*stream_bugs.KNOWN_SEEDS} == {*stream_bugs.BUGS}
+    assert {*KNOWN_SEEDS, *stream_bugs.KNOWN_SEEDS} == {*_FOUND_AS}
     assert {*FOUND_WITHIN} == {*SEEDS}
 
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from celery.local import maybe_evaluate
 from celery.utils.dispatch import Signal
 
-from celery_redlock import QuorumUnavailable, SingletonTask, signals
+from celery_redlock import SingletonTask, signals
 from celery_redlock.execution.running import interrupt_current
-from tests.support.fakes.forged import HOLDER, WAITING, NewTask, deliver
+from tests.support.fakes.forged import HOLDER, NewTask, deliver
 from tests.support.fakes.one_node import OneNode
 
 OF_LOCKS = (
@@ -74,15 +73,6 @@ def test_a_conflict_sends_its_error_and_its_outcome(
     assert given["outcome"] == "skip"
 
 
-def test_a_duplicate_call_is_sent_as_met_at_publish(
-    new_task: NewTask, node: OneNode, told: Any
-) -> None:
-    node.held["t"] = WAITING, 1e9
-    new_task(lock_lifetime="until_executed").delay()
-    [(name, _, given)] = told
-    assert (name, given["at"], given["outcome"]) == ("lock_conflict", "publish", "skip")
-
-
 def test_a_wait_in_the_worker_sends_its_length(new_task: NewTask, node: OneNode, told: Any) -> None:
     node.held["t"] = HOLDER, node.clock.now() + 3
     deliver(new_task(lock_on_conflict="wait", lock_wait=5))
@@ -111,31 +101,6 @@ def test_a_run_without_a_quorum_sends_its_error_and_outcome(
     assert name == "lock_unavailable"
     assert set(given) == declared(name)
     assert given["outcome"] == "raise"
-
-
-def test_a_call_without_a_quorum_sends_whether_it_is_published(
-    new_task: NewTask, node: OneNode, told: Any
-) -> None:
-    node.is_up = False
-    new_task(lock_lifetime="until_executed").delay()
-    with pytest.raises(QuorumUnavailable):
-        new_task(name="u", lock_lifetime="until_executed", lock_on_unavailable="raise").delay()
-    assert [given["outcome"] for _, _, given in told] == ["unreserved", "raise"]
-
-
-def test_a_lost_lease_is_sent_to_monitors_with_its_task(
-    app: Celery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @app.task(base=SingletonTask, bind=True, name="t", lock_key=[])
-    def body(self: SingletonTask) -> None:
-        assert self.lease
-        self.lease.backing.is_lost = True
-
-    sent: list[Any] = []
-    task = maybe_evaluate(body)
-    monkeypatch.setattr(task, "send_event", lambda kind, **more: sent.append((kind, more)))
-    deliver(task)
-    assert sent == [("task-lock-lost", {"retry": False, "name": "t", "key": "t"})]
 
 
 def test_a_lost_lease_is_sent_once_before_it_is_released(app: Celery, told: Any) -> None:

@@ -145,11 +145,6 @@ def forgetful_nemeses(victims: Victims, clocks: Sequence[WallClock] = ()) -> lis
     return nemeses
 
 
-def slow_clock_nemesis(clocks: Sequence[WallClock]) -> Nemesis:
-    """Return a step of clocks back: locks on these nodes end late, and nothing else."""
-    return Nemesis("clock-behind", _step(clocks, -5.0))
-
-
 def _stopped(node: Server) -> Heal:
     node.pause()
     return node.resume

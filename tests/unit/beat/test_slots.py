@@ -295,15 +295,6 @@ def test_solar_slots_are_celerys_events_to_the_second(
     assert abs(slot - expected) < 2 * SECOND
 
 
-@given(st.floats(-89, 89), st.integers(0, 60 * 60 * 24))
-def test_where_one_starts_makes_no_difference_to_solar_slots(lat: float, start: int) -> None:
-    due = at(solar("sunrise", lat, 13.4))
-    begin, end = utc("2026-02-10 00:00"), utc("2026-02-14 00:00")
-    everything = list(slots_between(due, begin, end))
-    after = begin + start * SECOND
-    assert list(slots_between(due, after, end)) == [slot for slot in everything if slot > after]
-
-
 def test_two_sunrises_in_one_utc_day_are_two_slots() -> None:
     found = []
     for lon in range(-180, 180, 3):

@@ -16,7 +16,6 @@ from celery_redlock.operate import orphans as orphaned
 from celery_redlock.operate import removal
 from celery_redlock.operate.locks import Lock, lock_of
 from celery_redlock.operate.views import read_views
-from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.operated import Operated
 from tests.support.processes.ran import Run
@@ -76,29 +75,6 @@ def test_the_line_for_a_done_mark_or_a_known_holder_is_whole(
     )
 
 
-def test_a_released_lock_can_not_be_revived_by_its_holder(
-    three: Operated, redlock: TaskLock, run: Run
-) -> None:
-    lease = redlock.acquire("k", 30, label="task-1")
-    ran = run("release", "k", "--yes")
-    assert ran.output.endswith("\nReleased.\n")
-    assert ran.exit_code == 0
-    assert three.holders() == [None] * 3
-    assert all(floor > lease.token for floor in three.floors())
-    redlock.keeper.tick()
-    assert three.holders() == [None] * 3
-
-
-def test_the_floors_rise_above_the_highest_one_reported(
-    three: Operated, redlock: TaskLock, run: Run
-) -> None:
-    lease = redlock.acquire("k", 30)
-    three[0].expire("k")
-    three[0].raise_floor(lease.token + 100)
-    assert run("release", "k", "--yes").exit_code == 0
-    assert all(floor > lease.token + 100 for floor in three.floors())
-
-
 @pytest.mark.parametrize("words", [(), ("--json",), ("--yes",), ("--yes", "--json")], ids=str)
 def test_another_holder_than_expected_is_not_released(
     three: Operated, redlock: TaskLock, run: Run, words: tuple[str, ...]
@@ -136,26 +112,6 @@ def test_a_holder_that_changes_meanwhile_is_not_released(
         assert ran.output.endswith("\nNot released: it has another holder by now, or none.\n")
     assert ran.exit_code == 1
     assert three.holders() == [successor] * 3
-
-
-def test_of_several_holders_the_one_with_most_nodes_is_released(
-    three: Operated, redlock: TaskLock, run: Run
-) -> None:
-    redlock.acquire("k", 30, label="task-1")
-    other = new_owner("task-2")
-    three[0].take(other)
-    ran = run("release", "k", "--yes")
-    assert "k: held by task-1@" in ran.output
-    assert "on 2 of 3 nodes" in ran.output
-    assert ran.exit_code == 0
-    assert three.holders() == [other, None, None]
-
-
-@pytest.mark.parametrize("key", ["k", "k%next"])
-def test_a_reservation_is_released(three: Operated, redlock: TaskLock, run: Run, key: str) -> None:
-    redlock.reserve(key, 60, label="task-1")
-    assert run("release", key, "--yes", "--json").json["released"] is True
-    assert three.holders(key) == [None] * 3
 
 
 def test_a_done_mark_is_deleted_and_nothing_else(

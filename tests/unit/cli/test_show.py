@@ -89,12 +89,6 @@ def test_without_a_quorum_s_answers_a_lock_is_unknown(three: Operated, run: Run)
     assert "\nlock:          free\n" in run("show", "k").output
 
 
-def test_nodes_that_refuse_to_write_grant_no_free_lock(three: Operated, run: Run) -> None:
-    three[0].is_full = three[1].is_full = True
-    assert "a quorum of the nodes is free" not in run("show", "k").output
-    assert "no quorum: 1 of 3 nodes vote" in run("show", "k").output
-
-
 @pytest.mark.parametrize(
     "given", ["bank.sync:42", "redlock:{bank.sync:42}", "redlock:{bank.sync:42}:floor"]
 )

@@ -101,24 +101,6 @@ def test_what_a_node_does_not_tell_is_a_dash(three: Operated, run: Run) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("field", ["redis_mode", "server_mode"])
-def test_a_sentinel_or_a_part_of_a_cluster_is_unfit(three: Operated, run: Run, field: str) -> None:
-    three[0].info[field] = "sentinel"
-    three[1].info[field] = "cluster"
-    first, second, third = run("status", "--json").json["nodes"]
-    assert (first["state"], second["state"], third["state"]) == ("unfit", "unfit", "votes")
-    assert "is a Sentinel, which holds no locks" in first["why"]
-    assert "is in cluster mode and serves 0 of 16384 slots" in second["why"]
-
-
-def test_both_addresses_of_one_server_are_unfit(three: Operated, run: Run) -> None:
-    three[1].info["run_id"] = three[0].info["run_id"]
-    ran = run("status", "--json")
-    assert [node["state"] for node in ran.json["nodes"]] == ["unfit", "unfit", "votes"]
-    assert all("are the same server" in node["why"] for node in ran.json["nodes"][:2])
-    assert (ran.json["votes"], ran.exit_code) == (1, 1)
-
-
 def test_a_node_that_is_named_twice_is_an_error(three: Operated, run: Run) -> None:
     ran = run("status", options=["--node", three.urls[0], "--node", three.urls[1]])
     assert ran.output.startswith("Error: node 127.0.0.1:7000 is named twice")

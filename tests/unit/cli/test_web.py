@@ -74,17 +74,6 @@ def test_the_token_acts_and_the_view_token_looks(run: Run, served: list[Flask]) 
         assert role in client.get("/").text
 
 
-def test_equal_tokens_are_refused_at_the_start(run: Run, served: list[Flask]) -> None:
-    token = "a-token-that-nobody-guesses"  # noqa: S105
-    ran = run("web", "--port", "0", "--token", token, "--view-token", token)
-    assert ran.exit_code == 1
-    assert ran.output == (
-        "Error: --token and --view-token must differ: with equal ones, who may only look could "
-        "act\n"
-    )
-    assert not served
-
-
 def test_with_an_app_its_events_are_received(
     run: Run, served: list[Flask], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,13 +80,3 @@ def test_a_contended_lock_is_tried_again_unless_raise(
     assert task.AsyncResult("task-1").state == ("FAILURE" if is_raise else "RETRY")
     assert len(published) == (0 if is_raise else 1)
     assert set(node.held) == {"t"}, "coalesce reserves no slot"
-
-
-def test_a_copy_of_the_pending_message_is_not_parked(
-    new_task: NewTask, node: OneNode, published: Any, log: Any
-) -> None:
-    node.held["t%next"] = new_owner("task-1", publication=NONCE, is_reservation=True), 1e9
-    deliver(new_task(lock_on_conflict="coalesce"), **{PUBLICATION_HEADER: NONCE})
-    assert published == []
-    line = "message handled by another copy, copy discarded key=t task=t task_id=task-1"
-    assert ("INFO", line) in log()

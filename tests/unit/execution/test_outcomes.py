@@ -373,18 +373,6 @@ def test_a_copy_that_is_not_parked_is_logged_if_acked_early(
 # --- left to another copy -------------------------------------------------------------------------
 
 
-def test_a_copy_of_a_handled_message_is_discarded(
-    new_task: NewTask, published: Any, log: Any
-) -> None:
-    task = new_task()
-    with pytest.raises(Ignore):
-        outcomes.end_copy(message_of(task))
-    assert task.AsyncResult("task-1").state == "PENDING"
-    assert published == []
-    line = "message handled by another copy, copy discarded key=t task=t task_id=task-1"
-    assert log() == [("INFO", line)]
-
-
 def test_a_run_that_lost_its_lease_to_a_copy_is_requeued(new_task: NewTask, log: Any) -> None:
     with pytest.raises(Reject) as caught:
         outcomes.leave_to_copy(message_of(new_task()))

@@ -74,12 +74,6 @@ def test_a_copy_replaces_the_slot_of_its_earlier_delivery(
     assert caught.value.owner == replaced.owner
 
 
-def test_a_first_delivery_does_not_replace_the_slot(node: OneNode, slot_of: NewMessage) -> None:
-    slot_of("1").reserve_slot(0.0)
-    with pytest.raises(LockHeld):
-        slot_of("1").reserve_slot(0.0)
-
-
 def test_a_release_tells_whether_the_slot_was_held_until_then(
     node: OneNode, slot_of: NewMessage
 ) -> None:
@@ -95,21 +89,6 @@ def test_a_message_without_the_slot_releases_nothing(node: OneNode, slot_of: New
     elsewhere = Reservation(KEY, held.owner)
     for carries in (None, forged, elsewhere):
         assert not slot_of("2", carries).release_slot()
-    assert node.owner_of(SLOT) == held.owner
-
-
-def test_a_slot_that_an_earlier_delivery_left_reserved_is_released(
-    node: OneNode, slot_of: NewMessage
-) -> None:
-    slot_of("1").reserve_slot(0.0)
-    slot_of("1", redelivered=True).release_left_slot()
-    assert node.held == {}
-    slot_of("1", redelivered=True).release_left_slot()
-
-
-def test_a_slot_that_another_message_has_reserved_stays(node: OneNode, slot_of: NewMessage) -> None:
-    held = slot_of("1").reserve_slot(0.0)
-    slot_of("2", redelivered=True).release_left_slot()
     assert node.owner_of(SLOT) == held.owner
 
 

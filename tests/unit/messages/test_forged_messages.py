@@ -160,14 +160,6 @@ def test_a_forged_reservation_does_not_free_that_of_another_task(
     assert node.owner_of(key) == WAITING
 
 
-def test_a_reservation_of_another_key_of_the_task_is_given_back(
-    new_task: NewTask, node: OneNode
-) -> None:
-    node.held["t:old key"] = WAITING, 1e9
-    deliver(new_task(), **{HEADER: ["t:old key", WAITING]})
-    assert node.held == {}
-
-
 @pytest.mark.parametrize(
     "value",
     [

@@ -143,13 +143,6 @@ def test_the_log_is_bounded_in_age(three: Operated, nodes: NodeSet, clock: Any) 
     assert three[0].execute(("PTTL", "redlock:log")) == round(KEPT_S * 1000)
 
 
-def test_a_long_log_is_read_in_pages(three: Operated, nodes: NodeSet, clock: Any) -> None:
-    for number in range(60):
-        clock.now += 1
-        record(three, nodes, str(number))
-    assert whats(three, nodes) == list(map(str, range(60)))
-
-
 def test_texts_are_bounded(three: Operated, nodes: NodeSet) -> None:
     record(three, nodes, "x" * 5000, key="k" * 5000)
     [action], _ = read_log(three.target(), nodes)

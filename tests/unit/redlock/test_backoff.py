@@ -18,14 +18,6 @@ def held(owner: str = "somebody", remaining: float = 30.0, *, contended: bool = 
 
 
 @pytest.mark.usefixtures("longest")
-def test_pauses_double_while_one_holder_stays() -> None:
-    backoff = Backoff()
-    pauses = [backoff.pause(held(), 0.002) for _ in range(20)]
-    assert pauses[:6] == pytest.approx([0.006, 0.010, 0.018, 0.034, 0.066, 0.130])
-    assert pauses[7:] == pytest.approx([0.202] * 13)
-
-
-@pytest.mark.usefixtures("longest")
 def test_who_was_passed_over_pauses_for_a_shorter_time() -> None:
     backoff = Backoff()
     for _ in range(20):

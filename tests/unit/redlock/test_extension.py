@@ -285,32 +285,9 @@ def test_a_grant_that_a_node_forgot_makes_no_second_holder(
     assert lease.remaining() == 0
 
 
-def test_a_failed_extension_names_who_did_not_extend(
-    five: Network, redlock: TaskLock, lease: Lease
-) -> None:
-    for node in five.nodes[:3]:
-        node.hang()
-    with pytest.raises(QuorumUnavailable) as caught:
-        redlock.extend(lease)
-    assert set(caught.value.errors) == {"node-0:6379", "node-1:6379", "node-2:6379"}
-
-
 def test_no_leases_ask_nobody(five: Network, redlock: TaskLock) -> None:
     assert redlock.extend_all([]) == []
     assert five.log == []
-
-
-def test_leases_beyond_a_batch_are_extended_too(
-    five: Network, redlock: TaskLock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(extension, "BATCH", 2)
-    leases = [redlock.acquire(f"k{number}") for number in range(5)]
-    redlock.release(leases[4])
-    five.pass_(5)
-    outcomes = redlock.extend_all(leases)
-    assert outcomes[:4] == [None] * 4
-    assert isinstance(outcomes[4], LeaseLost)
-    assert {lease.deadline for lease in leases[:4]} == {five.time + VALIDITY}
 
 
 def test_past_its_hold_an_extension_moves_no_expiry(

@@ -291,11 +291,6 @@ def test_a_check_waits_until_every_node_has_been_tried(
     assert redlock.check() == {"node-2:6379": "connection refused"}
 
 
-def test_a_node_that_is_down_is_told_with_its_error(five: Network, redlock: TaskLock) -> None:
-    redlock.nodes[1].failed("connection refused")
-    assert redlock.check() == {"node-1:6379": "connection refused"}
-
-
 def test_a_misconfigured_node_fails_the_check(redlock: TaskLock) -> None:
     redlock.nodes[4].misconfigured = ConfigurationError("node-4:6379 is a replica")
     with pytest.raises(ConfigurationError, match="node-4:6379 is a replica"):

@@ -71,25 +71,6 @@ def test_an_extension_does_not_wait_for_a_slow_node(
     assert three.time == began
 
 
-def test_an_extension_waits_for_a_fourth_of_what_is_left(
-    three: Network, redlock: Redlock, lease: Lease
-) -> None:
-    hang(three, 1, 2)
-    began, left = three.time, lease.remaining()
-    with pytest.raises(QuorumUnavailable):
-        redlock.extend(lease)
-    assert three.time - began == pytest.approx(left / 4)
-
-
-def test_ensure_waits_no_longer_than_the_lease_lasts(
-    three: Network, redlock: Redlock, lease: Lease
-) -> None:
-    hang(three, 1, 2)
-    with pytest.raises(LeaseLost):
-        lease.ensure()
-    assert lease.remaining() > 0
-
-
 def test_many_leases_of_a_hung_majority_are_told_in_time(
     three: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,14 +117,6 @@ def test_done_marks_are_asked_for_only_if_one_would_end_the_attempt(
     assert look_before.names == look.names + ["PTTL"] * len(labels)
 
 
-def test_only_nodes_that_are_behind_are_asked_to_confirm() -> None:
-    wire: Any = Wire()
-    granted, behind = Granted(7), Granted(6)
-    grants = [granted, behind, None, BUSY, behind]
-    acquisition_over(wire)._confirm(wire, Attempt("key", "me", 1000), 7, 1, grants)
-    assert (wire.names, wire.asked) == (["EVALSHA"], [1, 4])
-
-
 def told_to_undo(grants: Sequence[GrantReply | None]) -> list[int]:
     wire = Wire()
     channel: Any = wire
@@ -171,12 +163,6 @@ def reserved(remaining_ms: int = HOUR_MS) -> Busy:
 
 LEASE = Attempt("key", new_owner(), 30_000)
 RESERVATION = Attempt("key", new_owner(is_reservation=True), HOUR_MS, is_reservation=True)
-
-
-def test_a_lease_discards_leftover_reservations_and_no_more() -> None:
-    left, other = reserved(), reserved()
-    freed = {1: left.holder, 3: other.holder}
-    assert told_to_clear([Granted(7), left, BUSY, other, Granted(7)], LEASE) == freed
 
 
 def test_a_reservation_that_may_have_a_majority_is_not_released() -> None:

@@ -92,24 +92,9 @@ def test_a_shared_task_is_no_burden_to_an_app_that_locks_nothing(app: Celery) ->
 
 WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"lock_tll": 5}, "lock_tll = 5 is an unknown lock option; did you mean lock_ttl?"),
-    ({"lock_ttl": "30"}, "lock_ttl = '30' is of type str"),
-    ({"lock_ttl": 0}, "lock_ttl = 0 is out of range"),
-    ({"lock_ttl": 61}, "lock_ttl = 61 is longer than redlock_max_ttl"),
     ({"lock_key": "{order}"}, "lock_key='{order}' names the unknown parameter 'order'"),
-    ({"lock_key": ["order"]}, "lock_key=['order'] names the unknown parameter 'order'"),
-    ({"lock_key": "number"}, 'did you mean "{number}"?'),
-    ({"lock_key": 5}, "lock_key=5 is of type int"),
-    ({"lock_key": lambda: 1}, "can't be called as the task is"),
-    ({"lock_lifetime": "forever"}, "lock_lifetime = 'forever' is unknown; known values:"),
-    ({"lock_on_conflict": "skipp"}, 'did you mean "skip"?'),
-    ({"lock_on_unavailable": "skip"}, "lock_on_unavailable = 'skip' is unknown; known values:"),
-    ({"lock_on_lost": "ignore"}, "lock_on_lost = 'ignore' is unknown; known values:"),
-    ({"lock_min_hold": -1}, "lock_min_hold = -1 is out of range"),
     ({"lock_min_hold": 2, "lock_max_hold": 1}, "lock_min_hold = 2 is longer than lock_max_hold"),
-    ({"lock_wait": 3}, 'lock_wait = 3 has no effect with lock_on_conflict="skip"'),
-    ({"lock_conflict_result": 3}, "lock_conflict_result = 3 has no effect"),
-    ({"lock_queue_ttl": True}, "lock_queue_ttl = True is of type bool"),
-]  # fmt: skip
+]
 
 
 def refusal(caught: pytest.ExceptionInfo[ConfigurationError]) -> str:
@@ -189,19 +174,10 @@ def test_wrong_decorator_arguments_are_refused_at_definition(
 
 
 WRONG_SETTINGS: list[tuple[dict[str, Any], str]] = [
-    ({"redlock_tll": 5}, "redlock_tll is an unknown setting; did you mean redlock_ttl?"),
-    ({"redlock_ttl": "30"}, "lock_ttl (from the setting redlock_ttl) = '30' is of type str"),
     ({"redlock_on_conflict": "skipp"}, "(from the setting redlock_on_conflict)"),
     ({"redlock_key": "{order}"}, "lock_key='{order}' names the unknown parameter 'order'"),
-    ({"redlock_max_ttl": -1}, "redlock_max_ttl = -1 is out of range"),
-    ({"redlock_node_timeout": "1"}, "redlock_node_timeout = '1' is of type str"),
-    ({"redlock_max_clock_skew": -1}, "redlock_max_clock_skew = -1 is out of range"),
-    ({"redlock_restart_guard": "on"}, "redlock_restart_guard = 'on' is of type str"),
-    ({"redlock_enabled": "yes"}, "redlock_enabled = 'yes' is of type str"),
-    ({"redlock_key_prefix": "{x}"}, "redlock_key_prefix = '{x}' can't start a key"),
     ({"redlock_nodes": []}, "redlock_nodes is empty"),
-    ({"redlock_nodes": [1]}, "redlock_nodes[0] is of type int"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("settings", "problem"), WRONG_SETTINGS)

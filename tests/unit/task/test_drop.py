@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
-from celery.signals import task_unknown
 
 from celery_redlock import QuorumUnavailable, SingletonTask
 from celery_redlock.config import app_lock
@@ -126,22 +124,3 @@ def test_a_worker_that_locks_nothing_says_its_trouble_once(
     assert said[0].startswith(
         "reservation not released, it expires by its ttl key=t:1 count=1 error="
     )
-
-
-class Worker:
-    """Sender of the signals about a message that can't be run."""
-
-    def __init__(self, app: Celery) -> None:
-        self.app = app
-
-
-def test_a_worker_without_nodes_says_what_it_does_not_release(
-    app: Celery, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reservation, "_unreleased", ThrottledLog())
-    app_lock._redlocks.pop(app, None)
-    app.conf.redlock_nodes = None  # and neither broker nor backend is one
-    message = SimpleNamespace(headers={"task": "t", HEADER: ["t:1", WAITING]})
-    task_unknown.send(sender=Worker(app), message=message)
-    [said] = [record.message for record in caplog.records]
-    assert said.startswith("reservation not released, it expires by its ttl key=t:1 count=1 error=")

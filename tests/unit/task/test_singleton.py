@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import abc
-import datetime as dt
-import decimal
-import uuid
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -147,17 +144,6 @@ def test_an_argument_without_a_stable_form_is_refused_at_publish(
             send(argument)
         assert "task 'shop.ship'" in str(caught.value)
         assert "lock_key" in str(caught.value)
-
-
-def test_what_kombu_can_send_can_be_locked_by(app: Celery) -> None:
-    @singleton_task(app=app)
-    def ship(order: Any) -> None: ...
-
-    for argument in (
-        dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc), dt.date(2026, 1, 1),
-        decimal.Decimal("1.5"), uuid.uuid4(), b"bytes", (1, 2), None, {"a": [1.5, True]},
-    ):  # fmt: skip
-        ship.delay(argument)
 
 
 def test_lock_key_decides_which_arguments_count(app: Celery) -> None:

@@ -329,11 +329,3 @@ def test_without_a_quorum_a_release_is_reported_as_failed(
 
 def test_nothing_to_release_is_a_page_that_says_so(operator: FlaskClient) -> None:
     assert operator.get("/release?key=k").status_code == 404
-
-
-def test_nodes_that_refuse_to_write_are_no_quorum(three: Operated, reader: FlaskClient) -> None:
-    three[0].is_full = three[1].is_full = True
-    shown = reader.get("/").text
-    assert "No lock can be acquired: 1 of 3 nodes votes, 2 are needed." in shown
-    assert shown.count('<span class="state refuses">refuses</span>') == 2
-    assert "no quorum: 1 of 3 nodes vote" in reader.get("/lock?key=k").text

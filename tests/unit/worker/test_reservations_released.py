@@ -335,13 +335,3 @@ def test_a_revoked_message_without_a_slot_looks_for_none(
     revoke(declare(lock_lifetime="until_executed"), redelivered=True, headers=RESERVED)
     assert node.owner_of("t") is None
     assert log() == []
-
-
-def test_a_slot_that_can_t_be_looked_for_is_logged(
-    declare: NewTask, node: OneNode, log: Any
-) -> None:
-    node.is_up = False
-    revoke(declare(lock_lifetime="until_and_while_executing"), redelivered=True)
-    assert {line.partition(" key=")[0] for _, line in log()} == {
-        "reservation not released, it expires by its ttl"
-    }

@@ -10,7 +10,6 @@ from celery import Celery
 
 from celery_redlock import SingletonTask
 from celery_redlock.pools import pool_process
-from celery_redlock.pools.lease_table import SharedLeaseTable
 from celery_redlock.redlock import Lease
 from celery_redlock.worker import signal_handlers
 from tests.support.fakes.forged import deliver
@@ -67,10 +66,3 @@ def test_a_shutdown_ends_a_wait_and_the_message_goes_back(
 def test_no_wait_ends_without_a_shutdown(waiting: Any, patient: list[Callable[[], None]]) -> None:
     patient.append(lambda: None)
     assert isinstance(deliver(waiting)[1].retval, WaitsOnError)
-
-
-def test_a_pool_process_sees_a_shutdown_in_the_shared_table() -> None:
-    table = SharedLeaseTable()
-    assert not table.is_shutting_down()
-    table.note_shutdown()
-    assert table.is_shutting_down()

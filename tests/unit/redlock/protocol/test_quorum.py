@@ -132,27 +132,6 @@ def test_contended_means_a_quorum_answered_without_a_majority(nodes: int) -> Non
         assert (grant_verdict(replies) is Verdict.CONTENDED) == is_split, replies
 
 
-@pytest.mark.parametrize(
-    ("replies", "verdict"),
-    [
-        ((MINE, X, Y), Verdict.CONTENDED),
-        ((MINE, X, DEAD), Verdict.CONTENDED),
-        ((MINE, MINE, X, X, Y), Verdict.CONTENDED),
-        ((X, Y, None), Verdict.PENDING),
-        ((X, X, None), Verdict.HELD),
-        ((MINE, X, None), Verdict.PENDING),
-        ((MINE, MINE, None), Verdict.REACHED),
-        ((DEAD, DEAD, None), Verdict.UNAVAILABLE),
-        ((DEAD, DEAD, MINE), Verdict.UNAVAILABLE),
-        ((X, X, DEAD, DEAD, None), Verdict.PENDING),
-        ((X, X, X, DEAD, None), Verdict.HELD),
-    ],
-)
-def test_examples_of_split_votes(replies: tuple[GrantReply | None, ...], verdict: Verdict) -> None:
-    for order in permutations(replies):
-        assert grant_verdict(order) is verdict
-
-
 @every_size
 def test_one_done_mark_ends_an_attempt_whatever_else_was_said(nodes: int) -> None:
     for replies in masks(GRANTS, nodes):

@@ -17,7 +17,6 @@ from typing import Any, cast
 import hiredis
 import pytest
 
-from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.events import Event, NodeRefuses
 from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.threads import dispatch
@@ -218,17 +217,6 @@ def test_replies_that_arrived_in_time_count_for_a_late_thread(stage: Stage) -> N
     assert stage.ask() == [1, 1, 1]
 
 
-def test_replies_may_come_in_pieces(stage: Stage) -> None:
-    pieces = iter((b":1\r\n*2\r\n$3\r\nab", b"c\r\n:", b"12\r\n"))
-
-    def is_decided(replies: Replies[list[object]]) -> bool:
-        say_to_all(stage, next(pieces, b""))
-        return None not in replies
-
-    replies = stage.channel.ask([COMMAND] * 2, lambda raws: raws, is_decided, (0, 1, 2))
-    assert replies == [[1, [b"abc", 12]]] * 3
-
-
 def test_a_batch_is_one_write_and_the_list_of_its_replies(stage: Stage) -> None:
     for number, peer in enumerate(stage.peers):
         peer.says(b":%d\r\n:7\r\n-ERR no\r\n" % number)
@@ -305,19 +293,6 @@ def test_a_round_with_a_time_of_its_own_ends_with_it(stage: Stage) -> None:
 
 
 # ---- scripts that were forgotten
-
-
-def test_a_missing_script_is_loaded_and_the_request_repeated(stage: Stage) -> None:
-    say_to_all(stage, NOSCRIPT, LOADED, b":1\r\n")
-    assert stage.ask() == [1, 1, 1]
-    for peer in stage.peers:
-        names = [command[0] for command in peer.heard()]
-        assert names == [b"EVALSHA"] + [b"SCRIPT"] * 4 + [b"EVALSHA"]
-
-
-def test_a_server_that_keeps_forgetting_has_failed(stage: Stage) -> None:
-    say_to_all(stage, NOSCRIPT, LOADED, NOSCRIPT)
-    assert stage.ask() == [Failed("it keeps forgetting its scripts")] * 3
 
 
 @pytest.mark.parametrize("known", [0, 1, 2, 3])
@@ -528,14 +503,6 @@ def test_who_talks_nonsense_is_hung_up_on_and_the_others_count(stage: Stage, jun
     assert "no Redis reply" in replies[0].error
     assert replies[1:] == [1, 1]
     assert stage.channel.everyone() == [1, 2]
-
-
-def test_what_is_pushed_is_no_reply(stage: Stage) -> None:
-    push = b">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$1\r\nb\r\n"
-    say_to_all(stage, push, b":1\r\n", push)
-    assert stage.ask() == [1, 1, 1]
-    say_to_all(stage, push, push, b":2\r\n")
-    assert stage.ask() == [2, 2, 2]
 
 
 @pytest.mark.parametrize("surplus", [1, 1000])
@@ -1000,18 +967,6 @@ def test_only_the_interrupt_comes_out_wherever_it_strikes(is_new: bool, breaks: 
 # ---- the pool
 
 
-def test_a_channel_is_lent_to_one_at_a_time_and_used_again(stage: Stage) -> None:
-    with stage.pool.channel() as first, stage.pool.channel() as second:
-        assert first is not second
-    with stage.pool.channel() as third:
-        assert third is first, "the one that was returned last"
-    with stage.pool.channel(second) as fourth:
-        assert fourth is second, "the one that was asked for"
-    with stage.pool.channel(second) as fifth, stage.pool.channel(second) as sixth:
-        assert fifth is second
-        assert sixth is first, "or another one if that is in use"
-
-
 def test_a_channel_that_was_not_used_for_long_is_closed(stage: Stage) -> None:
     with stage.pool.channel() as first, stage.pool.channel() as second:
         pass
@@ -1035,32 +990,6 @@ def test_an_unconnected_channel_has_failed_on_every_node(stage: Stage) -> None:
     replies = channel.ask([COMMAND], itemgetter(0), lambda replies: None not in replies, (0, 1, 2))
     assert replies == [Failed("all connections are in use")] * 3
     channel.close()
-
-
-def test_a_misconfigured_node_costs_the_others_no_connection(stage: Stage) -> None:
-    with pytest.raises(ConfigurationError), stage.pool.channel() as channel:
-        raise ConfigurationError("a node is a replica")
-    with stage.pool.channel() as again:
-        assert again is channel
-    assert len(again.everyone()) == 3
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
-def test_a_channel_that_was_interrupted_is_used_no_more(
-    stage: Stage, error: type[BaseException]
-) -> None:
-    with pytest.raises(error), stage.pool.channel() as channel:
-        raise error
-    assert channel.everyone() == []
-    with stage.pool.channel() as other:
-        assert len(other.everyone()) == 3
-
-
-def test_after_a_fork_the_parents_channels_are_lent_no_more(stage: Stage) -> None:
-    with stage.pool.channel() as channel:
-        stage.pool.forget()
-    with stage.pool.channel() as other:
-        assert other is not channel
 
 
 # ---- closing

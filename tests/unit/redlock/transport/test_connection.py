@@ -82,10 +82,6 @@ def test_only_bytes_reach_hiredis(packed: list[object], argument: Argument) -> N
     assert packed == [b"SET", sent, b"12"]
 
 
-def test_text_is_packed_as_utf_8() -> None:
-    assert pack(("é", 12, b"\xff")) == b"*3\r\n$2\r\n\xc3\xa9\r\n$2\r\n12\r\n$1\r\n\xff\r\n"
-
-
 def test_a_handler_that_raises_in_packing_crashes_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", STORM], cwd=ROOT, check=False)
     assert done.returncode == 0

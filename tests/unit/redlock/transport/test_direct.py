@@ -39,11 +39,6 @@ def test_each_command_has_its_reply_even_from_a_replica(
     assert direct.error is None, "an error reply is a reply"
 
 
-def test_replies_may_come_in_pieces(server: FakeNode, direct: DirectConnection) -> None:
-    server.answers["GET"] = [b"$5\r", b"\nva", b"lue\r\n"]
-    assert direct.ask([("GET", "k"), ("GET", "k")]) == [b"value", b"value"]
-
-
 def test_replies_are_received_after_several_were_sent(direct: DirectConnection) -> None:
     direct.send(packed([("ONE",), ("TWO",)]), 2)
     direct.send(packed([("THREE",)]), 1)

@@ -151,12 +151,6 @@ def test_a_channel_that_is_not_followed_reaches_no_quorum(one: Stage) -> None:
     assert one.subscriptions.reaches_quorum("b")
 
 
-def test_nobody_waits_and_every_channel_is_unsubscribed(one: Stage) -> None:
-    one.confirmed("a", "b")
-    one.follow()
-    assert one.asked(command="UNSUBSCRIBE") == [{"a", "b"}]
-
-
 def test_a_late_confirmation_of_an_old_channel_does_not_count(one: Stage) -> None:
     one.servers[0].answers["SUBSCRIBE"] = b""
     one.follow("a")
@@ -209,15 +203,6 @@ def test_a_message_has_its_node_channel_and_text(three: Stage) -> None:
     three.servers[2].say(push("message", "a", b"\xff1") + push("message", "a", "2"))
     three.hear_until(lambda: len(three.heard) == 2)
     assert three.heard == [Message(2, "a", b"\xff1"), Message(2, "a", b"2")]
-
-
-def test_a_message_that_comes_in_pieces_is_heard_once_whole(one: Stage) -> None:
-    one.confirmed("a")
-    message = push("message", "a", "text")
-    one.servers[0].say(message[:-5])
-    assert one.subscriptions.hear(PATIENCE) == []
-    one.servers[0].say(message[-5:])
-    assert one.subscriptions.hear(PATIENCE) == [Message(0, "a", b"text")]
 
 
 @pytest.mark.parametrize(

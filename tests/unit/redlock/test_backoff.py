@@ -53,6 +53,21 @@ def test_a_pause_ends_with_the_holders_ttl() -> None:
     assert backoff.pause(held(remaining=0.05), ROUND_S) == pytest.approx(0.051)
 
 
+@pytest.mark.usefixtures("longest")
+def test_who_hears_of_releases_polls_until_the_holders_ttl_ends() -> None:
+    assert Backoff().pause(held(), ROUND_S, 5.0) == pytest.approx(5.001)
+    assert Backoff().pause(held(remaining=2.0), ROUND_S, 5.0) == pytest.approx(2.001)
+    assert Backoff().pause(held(contended=True), ROUND_S, 5.0) == pytest.approx(0.003)
+
+
+@pytest.mark.usefixtures("longest")
+def test_no_number_of_splits_is_too_large() -> None:
+    backoff = Backoff()
+    for _ in range(1100):
+        pause = backoff.pause(held(contended=True), ROUND_S)
+    assert pause == pytest.approx(0.201)
+
+
 def test_a_pause_is_at_least_as_long_as_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "uniform", lambda low, high: low)
     assert Backoff().pause(held(), 0.002) == pytest.approx(0.002)

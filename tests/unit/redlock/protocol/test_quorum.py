@@ -18,8 +18,10 @@ from celery_redlock.redlock.protocol.quorum import (
     confirm_verdict,
     drift_ms,
     extend_verdict,
+    floor_under,
     grant_verdict,
     guard_s,
+    has_majority_replied,
     highest_floor,
     holder_age_s,
     leading_holder,
@@ -242,6 +244,19 @@ def test_the_highest_floor_is_that_of_a_grant_or_of_a_refusal() -> None:
     assert highest_floor([Granted(5), Granted(9), Busy("x", 900, 7), DEAD, None]) == 9
     assert highest_floor([Granted(5), Busy("x", 900, 7), Busy("", 0, 8)]) == 8
     assert highest_floor([DEAD, None]) == 0
+
+
+def test_the_floor_under_an_owner_is_of_its_own_and_of_free_nodes() -> None:
+    replies = [Busy("me", 900, 5), Busy("", 0, 7), Busy("x", 900, 9), Granted(8), DEAD, None]
+    assert floor_under(replies, "me") == 7
+    assert floor_under([Busy("x", 900, 9), DEAD, None], "me") == 0
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3, 4, 5])
+def test_a_majority_has_replied_once_a_quorum_has(nodes: int) -> None:
+    for replied in range(nodes + 1):
+        replies = [DEAD] * replied + [None] * (nodes - replied)
+        assert has_majority_replied(replies) == (replied >= majority(nodes))
 
 
 def test_only_granting_nodes_below_the_token_must_confirm() -> None:

@@ -188,6 +188,19 @@ def test_each_of_many_leases_has_its_own_outcome(five: Network, redlock: TaskLoc
     assert len(five.sent("EXTEND")) == 599 * 5
 
 
+def test_leases_beyond_a_batch_are_extended_too(
+    five: Network, redlock: TaskLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extension, "BATCH", 2)
+    leases = [redlock.acquire(f"k{number}") for number in range(5)]
+    redlock.release(leases[4])
+    five.pass_(5)
+    outcomes = redlock.extend_all(leases)
+    assert outcomes[:4] == [None] * 4
+    assert isinstance(outcomes[4], LeaseLost)
+    assert {lease.deadline for lease in leases[:4]} == {five.time + VALIDITY}
+
+
 def test_each_of_many_leases_counts_from_its_own_start(five: Network, redlock: TaskLock) -> None:
     leases = [redlock.acquire(f"k{number}") for number in range(600)]
     for node in five.nodes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +18,7 @@ from celery_redlock.redlock.lease import Lease
 from celery_redlock.redlock.protocol.quorum import validity_ms
 from celery_redlock.redlock.protocol.replies import Superseded
 from celery_redlock.redlock.task_lock import TaskLock
-from tests.support.fakes.simulated_network import Network
+from tests.support.fakes.simulated_network import Network, SimulatedChannel
 
 OTHER = "other:task-1@host"
 TTL = 30.0
@@ -238,6 +239,48 @@ def test_a_healed_node_counts_only_once_its_guard_is_over(
         redlock.extend(lease)
     redlock.extend(lease)
     assert lease.deadline > five.time + VALIDITY - 1.0
+
+
+@pytest.fixture
+def renewals(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """What happens, one by one, as dead connections are renewed; empty: they may not be."""
+    steps: list[Callable[[], object]] = []
+
+    def renew(_: SimulatedChannel) -> bool:
+        steps.pop()()
+        return True
+
+    monkeypatch.setattr(SimulatedChannel, "renew", renew)
+    return steps
+
+
+def test_a_dead_connection_is_renewed_if_the_others_count_for_no_quorum(
+    five: Network, redlock: TaskLock, lease: Lease, renewals: list[Callable[[], object]]
+) -> None:
+    five.nodes[0].is_up = False
+    for node in five.nodes[1:3]:
+        node.forget()
+    renewals.append(lambda: setattr(five.nodes[0], "is_up", True))
+    redlock.extend(lease)
+    assert renewals == []
+
+
+@pytest.mark.usefixtures("renewals")
+def test_a_dead_connection_is_left_if_the_others_are_a_quorum(
+    five: Network, redlock: TaskLock, lease: Lease
+) -> None:
+    five.nodes[0].is_up = False
+    redlock.extend(lease)
+
+
+def test_a_guard_that_ends_before_the_repeated_request_ends_for_it(
+    five: Network, redlock: TaskLock, lease: Lease, renewals: list[Callable[[], object]]
+) -> None:
+    five.nodes[0].is_up = five.nodes[1].is_up = False
+    five.nodes[2].votes_from = five.time + 1.0
+    renewals.append(lambda: five.pass_(1.0))
+    redlock.extend(lease)
+    assert renewals == []
 
 
 def test_an_extension_awaits_no_vote_of_a_guarded_node(

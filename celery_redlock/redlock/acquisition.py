@@ -403,4 +403,4 @@ class Acquisition(Access):
 
 def _is_decided(grants: Sequence[GrantReply | None]) -> bool:
     # A round asks before any node has replied, too: a verdict costs more than that test.
-    return any(grants) and grant_verdict(grants) is not Verdict.PENDING
+    return grants.count(None) < len(grants) and grant_verdict(grants) is not Verdict.PENDING

@@ -249,7 +249,7 @@ def _gone(acks: Sequence[AckReply | None]) -> int:
 
 def _is_decided(acks: Sequence[AckReply | None]) -> bool:
     # A round asks before any node has replied, too: a verdict costs more than that test.
-    return any(acks) and confirm_verdict(acks, 0) is not Verdict.PENDING
+    return acks.count(None) < len(acks) and confirm_verdict(acks, 0) is not Verdict.PENDING
 
 
 def _as_released_again(raws: list[object]) -> AckReply:

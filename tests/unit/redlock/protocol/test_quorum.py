@@ -378,3 +378,8 @@ def test_the_guard_outlasts_every_lease_a_node_may_have_lost() -> None:
     assert math.isclose(guard_s(1, 0), 2.01)
     # A ttl shorter than the clocks may be apart is no measure of what may have been forgotten.
     assert math.isclose(guard_s(1, 2), 4 + 4 + 1)
+
+
+def test_a_release_that_a_quorum_declines_is_decided() -> None:
+    assert not Declined(), "without fields, it is not true"
+    assert release._is_decided([Declined(), Declined(), None])

@@ -40,10 +40,13 @@ class Backoff:
         self._rounds += 1
         least = max(round_took, 0.001)
         longest = min(_LONGEST_S, least * 2 ** min(self._rounds, 16))
-        if isinstance(outcome, LockHeld) and poll_interval_s and not outcome.contended:
-            longest = min(poll_interval_s, outcome.remaining)
-        elif isinstance(outcome, LockHeld):
-            longest = min(longest, outcome.remaining, self._fair(outcome, least))
+        if isinstance(outcome, LockHeld):
+            # A key without an expiry, which is no lease of ours, has none remaining.
+            remaining = outcome.remaining or longest
+            if poll_interval_s and not outcome.contended:
+                longest = min(poll_interval_s, remaining)
+            else:
+                longest = min(longest, remaining, self._fair(outcome, least))
         return least + random.uniform(0.0, longest)
 
     def _fair(self, held: LockHeld, least: float) -> float:

@@ -61,6 +61,14 @@ def test_who_hears_of_releases_polls_until_the_holders_ttl_ends() -> None:
 
 
 @pytest.mark.usefixtures("longest")
+@pytest.mark.parametrize("poll_interval_s", [0.0, 0.2])
+def test_a_key_that_never_expires_is_not_asked_for_without_a_pause(poll_interval_s: float) -> None:
+    backoff = Backoff()
+    pauses = [backoff.pause(held(remaining=0.0), ROUND_S, poll_interval_s) for _ in range(20)]
+    assert pauses[-1] == pytest.approx(0.201)
+
+
+@pytest.mark.usefixtures("longest")
 def test_no_number_of_splits_is_too_large() -> None:
     backoff = Backoff()
     pauses = [backoff.pause(held(contended=True), ROUND_S) for _ in range(1100)]

@@ -2,7 +2,7 @@
 
 ```python
 with start_servers(3) as servers:
-    redlock = Redlock(servers.urls)
+    redlock = Redlock(servers.urls, restart_guard=False)
     servers[0].pause()
 ```
 """

@@ -191,6 +191,7 @@ class Backing:
         lock: Lock by which the holder extends and releases the lease; None: a task's run does.
         is_lost: Whether the lease is known to be lost; `Lease.lost` says whether it is.
         lost_because: Reason why the lease is lost, if it was not its deadline.
+        acquired_in: Id of the process that releases the lease; 0: any, as a task's run may.
         entered_in: Id of the process of each of the lease's ``with`` blocks that was not left.
         closing: An entry for each thread that has left what may be the last block.
     """
@@ -202,6 +203,7 @@ class Backing:
     lock: Grantor | None = None
     is_lost: bool = False
     lost_because: str = NOT_RENEWED
+    acquired_in: int = 0
     entered_in: list[int] = field(default_factory=list)
     closing: list[None] = field(default_factory=list)
 
@@ -305,7 +307,8 @@ class Lease:
     def release(self) -> None:
         """Release this lease: others can acquire the lock as soon as this returns.
 
-        May be repeated. If the lease was lost, its successor is not touched.
+        May be repeated. If the lease was lost, its successor is not touched. A forked child leaves
+        the lease to the process that acquired it: there this does nothing.
 
         Raises:
             QuorumUnavailable: No majority confirmed. It is retried in the background until a

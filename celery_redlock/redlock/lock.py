@@ -6,6 +6,7 @@ to the nodes. `protocol.quorum` decides, `transport.channel` carries. `parts` co
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from functools import partial
 from operator import methodcaller
@@ -107,6 +108,7 @@ class Redlock(Parts):
         attempt = self._attempt(key, ttl, wait, lock_delay)
         lease = self._acquisition.acquire(attempt, label, wait or 0.0)
         lease.backing.lock = self
+        lease.backing.acquired_in = os.getpid()
         if renew:
             lease.hold_until = lease.acquired_at + max_hold
             self.keeper.keep(lease, on_lost=on_lost)
@@ -199,7 +201,8 @@ class Redlock(Parts):
     def release(self, lease: Lease) -> None:
         """Release `lease`: others can acquire the lock as soon as this returns. May be repeated.
 
-        If the lease was lost, its successor is not touched; `lease.lost` is True then.
+        If the lease was lost, its successor is not touched; `lease.lost` is True then. A forked
+        child leaves the lease to the process that acquired it: there this does nothing.
 
         Raises:
             QuorumUnavailable: No majority confirmed. The keeper retries until a majority confirms

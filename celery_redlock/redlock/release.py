@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -125,6 +126,8 @@ class Release(ReleaseRound):
         Raises:
             QuorumUnavailable: No majority confirmed; the keeper retries.
         """
+        if lease.backing.acquired_in not in (0, os.getpid()):
+            return
         now = self._clock.now()
         request = ReleaseRequest(
             lease.key,

@@ -326,3 +326,38 @@ def test_a_handler_that_holds_between_leaves_its_own_block(
     leave(hold, None, None, None)
     assert lease.is_released
     assert_free(five, redlock)
+
+
+def leased(redlock: Redlock) -> Lease:
+    return redlock.acquire("k", ttl=30.0)
+
+
+def entered(redlock: Redlock) -> Lease:
+    return redlock.lock("k", ttl=30.0).__enter__()
+
+
+def release(lease: Lease) -> None:
+    lease.release()
+
+
+def leave_a_block_of_its_own(lease: Lease) -> None:
+    with lease:
+        pass
+
+
+@pytest.mark.parametrize("end", [release, leave_a_block_of_its_own])
+@pytest.mark.parametrize("start", [leased, entered])
+def test_a_forked_child_does_not_release_the_lease_of_its_parent(
+    redlock: Redlock,
+    monkeypatch: pytest.MonkeyPatch,
+    start: Callable[[Redlock], Lease],
+    end: Callable[[Lease], None],
+) -> None:
+    lease = start(redlock)
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: 1)
+        end(lease)
+    assert redlock.locked("k")
+    assert not lease.is_released
+    lease.release()
+    assert not redlock.locked("k")

@@ -269,6 +269,9 @@ class Run:
         if self._done is None:
             return
         interrupted_by = sys.exc_info()[1]
+        if _requeues(interrupted_by):
+            # A hook of the task rejected it after its body: the message comes again, and runs.
+            return
         if interrupted_by is None or isinstance(interrupted_by, Exception):
             self._extend_mark()
         elif is_kill(interrupted_by):
@@ -292,7 +295,7 @@ class Run:
         """Return the label of the done mark to leave after the body; None for no mark."""
         mark = self.message.delivery.mark_to_leave
         if isinstance(raised, Reject):
-            return None if getattr(raised, "requeue", False) else mark
+            return None if _requeues(raised) else mark
         # The message of an interrupted run comes again, or its process is about to end.
         is_over = (
             raised is None
@@ -334,6 +337,11 @@ class Run:
             self.message.options.on_lost.value,
         )  # fmt: skip
         self._send(signals.lock_lost)
+
+
+def _requeues(raised: BaseException | None) -> bool:
+    """Return whether an exception has the broker deliver the message again."""
+    return isinstance(raised, Reject) and bool(getattr(raised, "requeue", False))
 
 
 deferred_to_main: list[Run] = []

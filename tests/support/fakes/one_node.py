@@ -33,6 +33,7 @@ class OneNode(TaskLock):
     Attributes:
         held: Owner and end of each key.
         done: The done marks: of which key, and their labels.
+        marked_for_long: Those that stand for long: Celery has stored the result.
         done_for: How long a done mark still stands, seconds.
         is_up: Whether the node answers.
         unanswered: Keys for which it does not answer.
@@ -48,6 +49,7 @@ class OneNode(TaskLock):
         self.keeper: Any = _NoKeeper()
         self.held: dict[str, tuple[str, float]] = {}
         self.done: set[tuple[str, str]] = set()
+        self.marked_for_long: set[tuple[str, str]] = set()
         self.done_for = 3600.0
         self.is_up = True
         self.unanswered: set[str] = set()
@@ -119,6 +121,7 @@ class OneNode(TaskLock):
 
     def mark_done(self, key: str, label: str) -> None:
         self.done.add((key, label))
+        self.marked_for_long.add((key, label))
 
     def release_owner(self, key: str, owner: str) -> bool:
         self._ask(key, "release", owner)

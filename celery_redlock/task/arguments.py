@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from celery_redlock.config.task_config import body_of
@@ -16,7 +16,14 @@ _DUMP = "_dump_pydantic_arguments"
 def hide_token(cls: type[Any]) -> None:
     """Have Celery check and send the calls of a task class without the token parameter."""
     if cls.typing:
-        cls.__header__ = staticmethod(_without_token(body_of(cls)))
+        check: Callable[..., None] = _without_token(body_of(cls))
+        header = getattr(cls, "__header__", None)
+        # By it Celery tells errbacks that it calls itself, with three arguments, from those that
+        # it publishes: all those of bound tasks, whose header is a partial, and of task classes,
+        # which have none.
+        if header is None or isinstance(header, partial):
+            check = partial(check)
+        cls.__header__ = staticmethod(check)
     dump = getattr(cls, _DUMP, None)
     if dump is not None and not hasattr(dump, "__wrapped__"):  # a task is bound repeatedly
         setattr(cls, _DUMP, staticmethod(_with_token(dump)))
@@ -56,6 +63,7 @@ def _without_token(run: Callable[..., Any]) -> Callable[..., None]:
     def check_arguments(*args: Any, **kwargs: Any) -> None:
         bind(signature, decorators, args, kwargs)
 
+    check_arguments.__signature__ = signature  # type: ignore[attr-defined]
     return check_arguments
 
 

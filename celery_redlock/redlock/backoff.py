@@ -41,8 +41,7 @@ class Backoff:
         least = max(round_took, 0.001)
         longest = min(_LONGEST_S, least * 2 ** min(self._rounds, 16))
         if isinstance(outcome, LockHeld):
-            # A key without an expiry, which is no lease of ours, has none remaining.
-            remaining = outcome.remaining or longest
+            remaining = outcome.remaining or longest  # 0.0: the lock key has no expiry
             if poll_interval_s and not outcome.contended:
                 longest = min(poll_interval_s, remaining)
             else:

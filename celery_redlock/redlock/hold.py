@@ -130,7 +130,6 @@ class Hold(AbstractContextManager[Lease]):
             block.lease = lease = self._acquire()
             lease.hold_until = lease.acquired_at + self._max_hold
             lease.backing.lock = self._lock
-            lease.backing.acquired_in = os.getpid()
             self._keeper.keep(lease, weakref.ref(block), on_lost=self._on_lost)
             self._settle(lease)
             if looked_up:

@@ -191,7 +191,7 @@ class Backing:
         lock: Lock by which the holder extends and releases the lease; None: a task's run does.
         is_lost: Whether the lease is known to be lost; `Lease.lost` says whether it is.
         lost_because: Reason why the lease is lost, if it was not its deadline.
-        acquired_in: Id of the process that releases the lease; 0: any, as a task's run may.
+        acquired_in: Id of the process that acquired the lease, and alone releases it.
         entered_in: Id of the process of each of the lease's ``with`` blocks that was not left.
         closing: An entry for each thread that has left what may be the last block.
     """
@@ -203,7 +203,7 @@ class Backing:
     lock: Grantor | None = None
     is_lost: bool = False
     lost_because: str = NOT_RENEWED
-    acquired_in: int = 0
+    acquired_in: int = field(default_factory=lambda: os.getpid())  # noqa: PLW0108  # patched by tests
     entered_in: list[int] = field(default_factory=list)
     closing: list[None] = field(default_factory=list)
 

@@ -6,7 +6,6 @@ to the nodes. `protocol.quorum` decides, `transport.channel` carries. `parts` co
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from functools import partial
 from operator import methodcaller
@@ -108,7 +107,6 @@ class Redlock(Parts):
         attempt = self._attempt(key, ttl, wait, lock_delay)
         lease = self._acquisition.acquire(attempt, label, wait or 0.0)
         lease.backing.lock = self
-        lease.backing.acquired_in = os.getpid()
         if renew:
             lease.hold_until = lease.acquired_at + max_hold
             self.keeper.keep(lease, on_lost=on_lost)

@@ -126,7 +126,8 @@ class Release(ReleaseRound):
         Raises:
             QuorumUnavailable: No majority confirmed; the keeper retries.
         """
-        if lease.backing.acquired_in not in (0, os.getpid()):
+        # A forked child leaves it to its parent.
+        if lease.backing.acquired_in != os.getpid():
             return
         now = self._clock.now()
         request = ReleaseRequest(

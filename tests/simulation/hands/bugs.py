@@ -13,6 +13,7 @@ import pytest
 from celery_redlock.redlock.errors import LeaseLost
 from celery_redlock.redlock.hold import Hold, _LookedUp
 from celery_redlock.redlock.lease import Lease, lost_in_block, release_at_end
+from celery_redlock.redlock.release import Release
 from celery_redlock.redlock.threads import callbacks
 
 Bug = Callable[[pytest.MonkeyPatch], None]
@@ -63,6 +64,18 @@ def _one_lease_per_hold(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Hold, "_lease", None, raising=False)
     patch.setattr(Hold, "__enter__", enter)
     patch.setattr(Hold, "__exit__", leave)
+
+
+@_bug
+def _child_releases(patch: pytest.MonkeyPatch) -> None:
+    """A forked child releases a lease that its parent acquired."""
+    release = Release.release
+
+    def release_anywhere(self: Release, lease: Lease, *args: Any, **how: Any) -> None:
+        lease.backing.acquired_in = os.getpid()
+        release(self, lease, *args, **how)
+
+    patch.setattr(Release, "release", release_anywhere)
 
 
 @_bug

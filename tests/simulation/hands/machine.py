@@ -350,8 +350,13 @@ class Hands(RuleBasedStateMachine):
             node.is_up = True
         self._take([one for one in self.held if one.lease.deadline <= self.network.now()])
 
-    @rule(user=USERS, leaves=st.lists(NUMBERS, max_size=3), enters=st.lists(NUMBERS, max_size=3))
-    def fork(self, user: str, leaves: list[int], enters: list[int]) -> None:
+    @rule(
+        user=USERS,
+        leaves=st.lists(NUMBERS, max_size=3),
+        enters=st.lists(NUMBERS, max_size=3),
+        releases=st.lists(NUMBERS, max_size=3),
+    )
+    def fork(self, user: str, leaves: list[int], enters: list[int], releases: list[int]) -> None:
         def child() -> None:
             self.stage.keepers = []
             blocks = [one for one in self.held if one.leave]
@@ -361,6 +366,12 @@ class Hands(RuleBasedStateMachine):
                     blocks.remove(one)
                     assert one.leave
                     one.leave(None)
+            for number in releases:
+                if self.held:
+                    lease = _one(self.held, number).lease
+                    with suppress(LeaseLost), lease:  # a block of the child's own
+                        pass
+                    lease.release()
             for number in enters:
                 kept = _one(self.holds, number)
                 kept.client.redlock.observers.clear()

@@ -39,6 +39,11 @@ def test_an_inner_block_that_releases_is_found(monkeypatch: pytest.MonkeyPatch) 
     _is_found("inner_block_releases_lease", what, _leave_an_inner_block, monkeypatch)
 
 
+def test_a_child_that_releases_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    what = r"(?s:Traceback .*the lease on \w was released)"
+    _is_found("child_releases", what, _release_in_a_child, monkeypatch)
+
+
 def test_an_exit_that_ends_the_keeper_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     what = r"the lease on \w is lost"
     # Not at random: 500 sequences did not have these steps in this order.
@@ -69,6 +74,11 @@ def _enter_twice(hands: Hands) -> None:
     hands.enter("ann", 0, "with")
     hands.enter("ann", 0, "with")
     hands.pass_time(1.0)
+
+
+def _release_in_a_child(hands: Hands) -> None:
+    hands.enter("ann", 0, "with")
+    hands.fork("ann", [], [], [0])
 
 
 def _leave_the_lost_block_first(hands: Hands) -> None:
@@ -102,7 +112,7 @@ def test_sequences_at_random_find_a_bug(bug: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_each_bug_has_a_test() -> None:
-    assert len(BUGS) == 4
+    assert len(BUGS) == 5
 
 
 @pytest.fixture(autouse=True)

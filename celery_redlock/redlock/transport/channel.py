@@ -326,13 +326,16 @@ class Channel:
         """
         now = self._clock.now()
         deadline = now + self._node_timeout
-        while now < deadline and self._settled() < self.quorum <= len(self.everyone()):
+        while now < deadline:
+            nodes = self._voting(self.everyone(), now) if self._needs_votes else self.everyone()
+            if not self._settled(nodes) < self.quorum <= len(nodes):
+                return
             now = self._read(deadline - now, None)
             self._reconnect(now, least=self._node_timeout, for_all=True)
 
-    def _settled(self) -> int:
-        """Return the number of nodes that are connected and owe nothing."""
-        connected = filter(None, self._connections.by_node)
+    def _settled(self, nodes: Sequence[int]) -> int:
+        """Return how many of the connected `nodes` owe nothing."""
+        connected = filter(None, map(self._connections.by_node.__getitem__, nodes))
         return sum(one.sent == one.received for one in connected)
 
     def first_timeout(self, timeout: float) -> float:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from operator import itemgetter
+from types import NoneType
 from typing import Any, cast
 
 import hiredis
@@ -809,6 +810,28 @@ def test_of_connections_that_break_together_each_is_renewed(stage: Stage) -> Non
     for number in (1, 2):
         stage.peers[number].says(b":2\r\n")
     assert stage.ask()[1:] == [2, 2]
+
+
+def test_a_guarded_node_is_none_of_the_quorum_to_hear_from(stage: Stage) -> None:
+    """Two connections break together, and one is seen to break before the other."""
+    say_to_all(stage, b":1\r\n")
+    assert stage.ask() == [1, 1, 1]
+    stage.channel.prepare()
+    guarded = connection_to(stage, 0)
+    guarded.identified_at, guarded.votes_from = stage.clock.now(), stage.clock.now() + 60.0
+    hang_up(stage, 1)
+    stage.peers[0].says(b":1\r\n")
+    assert [type(reply) for reply in stage.ask(needed=2)] == [int, Failed, NoneType]
+    connect = stage.peers[1].connects
+
+    def connect_as_the_other_breaks() -> NodeConnection:
+        hang_up(stage, 2)
+        return connect()
+
+    stage.peers[1].connects = connect_as_the_other_breaks
+    assert stage.channel.renew()
+    say_to_all(stage, b":2\r\n")
+    assert stage.ask() == [2, 2, 2]
 
 
 @pytest.mark.parametrize("is_under_way", [True, False])

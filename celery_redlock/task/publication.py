@@ -87,6 +87,11 @@ def message_ttl(lock: LockOptions, options: Mapping[str, Any]) -> float:
     return ttl if expires_in is None else min(ttl, max(0.0, expires_in) + _AFTER_EXPIRY_S)
 
 
+def _has_expired(options: Mapping[str, Any]) -> bool:
+    expires_in = seconds_until(options.get("expires"))
+    return expires_in is not None and expires_in <= 0
+
+
 class Publication(NamedTuple):
     """Publication of one call.
 
@@ -183,6 +188,8 @@ class Publication(NamedTuple):
             or run is None
             or run.message.request is not request
             or run.lease.key != self.key  # other arguments have another key
+            # It is discarded, perhaps before the run ends: nobody would release the lock.
+            or _has_expired(self.options)
         ):
             return send(self.task_id, {})
         owner = new_owner(

@@ -344,6 +344,18 @@ def test_a_run_hands_its_lock_over_to_its_retry(
     assert node.held["t"][1] == pytest.approx(node.clock.now() + 3601, abs=5)
 
 
+@pytest.mark.parametrize("is_over", [True, False])
+def test_a_lock_is_not_handed_over_to_a_retry_that_has_expired(
+    retrying: Callable[..., Any], node: OneNode, published: Any, is_over: bool
+) -> None:
+    """It is discarded, perhaps before the run ends: nobody would release the lock."""
+    task = retrying(lock_key=[], lock_lifetime="until_executed")
+    deliver(task, expires=at(-60.0 if is_over else 60.0).isoformat())
+    [headers] = published
+    assert (headers["retries"], HEADER in headers) == (1, not is_over)
+    assert (node.held == {}) is is_over
+
+
 @pytest.mark.parametrize("lifetime", ["while_executing", "until_and_while_executing"])
 def test_a_run_of_another_lifetime_hands_nothing_over(
     retrying: Callable[..., Any], node: OneNode, published: Any, lifetime: str

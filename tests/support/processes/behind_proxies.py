@@ -8,12 +8,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import redis
+
 from celery_redlock.testing import Servers
-from tests.support.eventually import PATIENCE
+from tests.support.eventually import PATIENCE, eventually
 from tests.support.faults.proxy import Proxy
 
 from .project import Project
 from .workers import Worker
+
+_ASKING = 3
+"""The process of the pool, the main process's keeper of the pool, and its node watch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +36,21 @@ class BehindProxies:
     proxies: list[Proxy]
 
     def child(self) -> int:
-        """Return the one process of the pool, once it has its connections to the nodes."""
+        """Return the one process of the pool, once all have their connections to the nodes."""
         result = self.project.tasks.early.delay(uuid.uuid4().hex)
         result.get(timeout=PATIENCE)
+        eventually(self._are_connected, "the process, the pool's keeper, and the node watch asked")
         return self.project.run_of(result.id).pid
+
+    def _are_connected(self) -> bool:
+        """Return whether each has asked each node, and was answered: nobody else connects."""
+        for proxy in self.proxies:
+            # What it answered them has passed before this.
+            with redis.Redis(port=proxy.port) as client:
+                last = [one["cmd"] for one in client.client_list()]
+            if last.count("evalsha") < _ASKING:
+                return False
+        return True
 
     def hold(self, *, requests: bool) -> None:
         """Let nothing pass to the nodes, or nothing back."""

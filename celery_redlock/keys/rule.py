@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import BoundArguments, Parameter, Signature
 
-from celery_redlock.keys.canonical import Unencodable, digest, plain
+from celery_redlock.keys.canonical import Plain, Unencodable, digest, plain
 from celery_redlock.keys.signature import (
     POSITIONAL,
     TOKEN_PARAMETER,
@@ -129,7 +129,19 @@ class KeyRule:
         if isinstance(self.lock_key, Template):
             return _readable(self.lock_key.fill(arguments))
         names = arguments if self.lock_key is None else self.lock_key
-        return digest({name: plain(arguments[name], name) for name in names})
+        return digest(dict(self._plain_arguments(names, arguments)))
+
+    def _plain_arguments(
+        self, names: Iterable[str], arguments: Mapping[str, object]
+    ) -> Iterator[tuple[str, Plain]]:
+        for name in names:
+            value = arguments[name]
+            try:
+                yield name, plain(value, name)
+            except Unencodable:
+                # No message carries such a default, so this call has left the parameter out.
+                if value is not self.signature.parameters[name].default:
+                    raise
 
     def _returned(self, value: object) -> str:
         if value is None:

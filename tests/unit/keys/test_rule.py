@@ -39,6 +39,26 @@ def test_a_default_left_out_and_a_default_passed_give_one_key(a: object) -> None
     assert name(None, a) == name(None, a, 2) == name(None, a, b=2, c=None)
 
 
+UNWRITABLE = Plain()
+
+
+@pytest.mark.parametrize("lock_key", [None, ["a", "mode"]])
+@pytest.mark.parametrize("default", [UNWRITABLE, [UNWRITABLE], {(1, 2): 3}, Plain])
+def test_a_default_that_json_can_not_write_is_in_no_key(lock_key: object, default: object) -> None:
+    def rule_of(default: object) -> KeyRule:
+        def run(a: object, mode: object = default) -> None: ...
+
+        return key_rule("proj.sync", run, lock_key)
+
+    rule, elsewhere = rule_of(default), rule_of(Plain())
+    assert rule.key_for([1], {}) == elsewhere.key_for([1], {}) == rule.key_for([1, default], {})
+    assert rule.key_for([1], {}) != rule.key_for([2], {})
+    others: list[object] = [None, "", {}]
+    assert rule.key_for([1], {}) not in {rule.key_for([1, other], {}) for other in others}
+    with pytest.raises(ConfigurationError, match="mode is of type"):
+        rule.key_for([1, Plain()], {})
+
+
 def test_tasks_do_not_share_keys() -> None:
     one = key_rule("a:b", body, "{a}")
     other = key_rule("a", body, "b:{a}")

@@ -98,6 +98,20 @@ def checked_at_binding(task: Any, app: Celery) -> TaskLockConfig | None:
         return None
 
 
+def is_singleton(task: object) -> bool:
+    """Return whether a task is a singleton task, by its class: most callers can't import that."""
+    cls = type(task)
+    return hasattr(cls, TOKEN_PARAMETER) and not is_celerys_own(cls)
+
+
+def is_celerys_own(task: type[Any]) -> bool:
+    """Return whether a task class is that of a task of Celery's own, such as `celery.chord_unlock`.
+
+    Those have the app's task class as their base. They are no singletons, if that is one.
+    """
+    return task.__module__.partition(".")[0] == "celery"
+
+
 def body_of(task: type[Any]) -> Callable[..., Any]:
     """Return a task class's body as a caller sees it: without `self`."""
     if isinstance(inspect.getattr_static(task, "run"), staticmethod | classmethod):

@@ -18,7 +18,7 @@ from celery.concurrency.prefork import TaskPool
 from celery.signals import beat_embedded_init, beat_init, worker_process_init
 
 from celery_redlock.beat.liveness import age
-from celery_redlock.task import SingletonTask
+from celery_redlock.config.task_config import is_singleton
 
 from .counts import UNKNOWN, LocalCounts, Series, SharedCounts
 from .measurements import BUCKETS_S, COUNTERS, GAUGES, HISTOGRAMS, Recorder
@@ -232,7 +232,7 @@ class PrometheusMetrics(Recorder):
 
         A tick that was counted, of an entry that came later, has the others' series, too.
         """
-        tasks = [name for name, task in self._app.tasks.items() if isinstance(task, SingletonTask)]
+        tasks = [name for name, task in self._app.tasks.items() if is_singleton(task)]
         known = [
             one for task in tasks for one in self._series(task) if one.metric != "ticks"
         ]  # fmt: skip

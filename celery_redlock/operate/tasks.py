@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery_redlock.config.options import LockOptions
-from celery_redlock.config.task_config import task_lock_config
+from celery_redlock.config.task_config import is_singleton, task_lock_config
 from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.suggestion import closest
-from celery_redlock.task import SingletonTask
+
+if TYPE_CHECKING:
+    from celery_redlock.task import SingletonTask
 
 
 def singleton_tasks(app: Any) -> dict[str, SingletonTask]:
     """Return the singleton tasks of an app by name, after it has loaded its modules."""
     app.loader.import_default_modules()
-    return {name: one for name, one in sorted(app.tasks.items()) if isinstance(one, SingletonTask)}
+    return {name: one for name, one in sorted(app.tasks.items()) if is_singleton(one)}
 
 
 def doubt_about(name: str, tasks: Collection[str]) -> str | None:

@@ -13,7 +13,12 @@ from celery.result import EagerResult
 from celery_redlock.config.app_lock import is_enabled, log_weak_locking, redlock_of
 from celery_redlock.config.callers import refuse_awaitable
 from celery_redlock.config.declared_options import refuse_per_call
-from celery_redlock.config.task_config import TaskLockConfig, checked_at_binding, task_lock_config
+from celery_redlock.config.task_config import (
+    TaskLockConfig,
+    checked_at_binding,
+    is_celerys_own,
+    task_lock_config,
+)
 from celery_redlock.execution import outcomes
 from celery_redlock.execution.execution import execute
 from celery_redlock.execution.message import Message
@@ -52,6 +57,7 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
 
     abstract = True
     _config: TaskLockConfig | None = None
+    _is_celerys_own = False
     _stores_start = False
 
     if not TYPE_CHECKING:
@@ -68,6 +74,9 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
             ConfigurationError: The message names the task, the option, its value and the remedy.
         """
         super().on_bound(app)
+        cls._is_celerys_own = is_celerys_own(cls)
+        if cls._is_celerys_own:
+            return
         # Options may be set after this; here wrong ones are refused early.
         config = checked_at_binding(cls, app)
         if config and config.takes_token:
@@ -124,9 +133,6 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
             QuorumUnavailable: No quorum, and ``lock_on_unavailable="raise"``.
         """
         publish = super().apply_async
-        refuse_per_call(self, options)
-
-        options["headers"] = headers_to_publish(task_id, options, self._running)
 
         def send_by(producer: Any, task_id: str | None, **more: Any) -> Any:
             named = {
@@ -136,6 +142,13 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
             # By name, and only those given: an override may accept no others.
             given = {name: value for name, value in named.items() if value is not None}
             return publish(args, kwargs, **given, **{**more, **options})
+
+        sent: AsyncResult[R]
+        if self._is_celerys_own:
+            sent = send_by(producer, task_id)
+            return sent
+        refuse_per_call(self, options)
+        options["headers"] = headers_to_publish(task_id, options, self._running)
 
         def send(task_id: str | None, headers: dict[str, Any]) -> Any:
             options["headers"] = {**options["headers"], **headers}
@@ -148,7 +161,6 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
             )
 
         name = self._key_at_publish(args or (), kwargs or {}, options)
-        sent: AsyncResult[R]
         if name is None or self.app.conf.task_always_eager:
             sent = send(task_id, {})
             return sent
@@ -170,6 +182,8 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
         run = current.get()
         if run and run.ended_by and run.message.task is self:
             raise run.ended_by
+        if self._is_celerys_own:
+            return super().retry(*args, **kwargs)
         route = route_back(Delivery.of(self, self.request))
         if "exchange" in route and _ROUTING.isdisjoint(kwargs):
             kwargs |= route
@@ -240,6 +254,8 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
         self, request: Context, args: tuple[Any, ...], kwargs: dict[str, Any], body: _Call
     ) -> Any:
         """Run `body` as an execution, under the lock unless locking is disabled."""
+        if self._is_celerys_own:
+            return body(args, kwargs, None)
         if not is_enabled(self.app):
             log_weak_locking(self.app)
             executions[request] = None
@@ -292,7 +308,7 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
         return call(*args, **kwargs)
 
     def _with_token(self, kwargs: dict[str, Any], lease: Lease | None) -> dict[str, Any]:
-        if not self._lock_config().takes_token:
+        if self._is_celerys_own or not self._lock_config().takes_token:
             return kwargs
         if self.request.called_directly:
             return {TOKEN_PARAMETER: None, **kwargs}

@@ -104,9 +104,12 @@ def _held_by_active_tasks(app: Any) -> Iterator[dict[str, Any]]:
 
 def _key_of(task: Any, request: Any) -> str | None:
     """Return the lock key of an execution; None if its task is not a singleton task."""
-    from celery_redlock.config.task_config import task_lock_config  # noqa: PLC0415
+    from celery_redlock.config.task_config import (  # noqa: PLC0415
+        is_singleton,
+        task_lock_config,
+    )
 
-    if not hasattr(type(task), "fencing_token"):
+    if not is_singleton(task):
         return None
     key: str = task_lock_config(task, task.app).rule.key_for(request.args, request.kwargs)
     return key

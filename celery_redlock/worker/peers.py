@@ -15,6 +15,7 @@ from typing import Any
 
 from celery import Celery
 
+from celery_redlock.config.task_config import is_singleton
 from celery_redlock.messages.headers import placement_in
 from celery_redlock.redlock.errors import shown
 from celery_redlock.redlock.placement import Placement
@@ -151,5 +152,5 @@ class Peers:
 
 def _digests(app: Celery | None) -> Iterator[str]:
     for name, task in app.tasks.items() if app else ():
-        if hasattr(type(task), "fencing_token"):
+        if is_singleton(task):
             yield hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:_DIGITS]

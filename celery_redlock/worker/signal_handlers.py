@@ -25,6 +25,7 @@ from celery.signals import (
 from kombu.serialization import registry as serializers  # type: ignore[attr-defined]
 
 from celery_redlock.config.app_lock import redlock_of
+from celery_redlock.config.task_config import is_singleton
 from celery_redlock.execution import kills, running
 from celery_redlock.execution.run import release_deferred_to_main
 from celery_redlock.messages import reservation as reservations
@@ -183,7 +184,7 @@ def release_unrunnable(app: Celery, message: Any) -> None:
 @task_received.connect
 def _on_received(sender: Any = None, request: Any = None, **_kwargs: Any) -> None:
     """In the main process: note what its pool process is not told, and where it was locked."""
-    if hasattr(type(request.task), "fencing_token"):
+    if is_singleton(request.task):
         _note_singleton(sender, request)
     peers = peers_of.get(request.task.app)
     if peers:

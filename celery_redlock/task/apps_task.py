@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import inspect
 from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -48,20 +49,35 @@ class OnAppsTask(abc.ABCMeta):
             elif not any(issubclass(base, apps_task) for base in bases):
                 bases = (*bases, apps_task)
         cls = super().__new__(mcls, name, bases, namespace, **kwargs)
-        # A `__call__` of the class itself, of a mixin above it, or assigned later.
-        call = cls.__call__
-        if getattr(call, _LOCKED, None) is not call:
-            _lock_around_call(cls, call)
+        lock_call(cls)
         if others := classes_in_use(cls):
             _republish_past(cls, others[-1])
         return cls
 
+    def __setattr__(cls, name: str, value: Any) -> None:
+        """Set an attribute of the class; a `__call__` gets the lock around it.
 
-def _lock_around_call(cls: type[Any], call: Callable[..., Any]) -> None:
-    """Wrap the `__call__` of a subclass of `SingletonTask` in the lock.
+        Except for wrappers of the present one, as tools for tracing make them: these are to be told
+        if the lock is held.
+        """
+        super().__setattr__(name, value)
+        if name == "__call__" and not _is_locked(inspect.unwrap(value, stop=_is_locked)):
+            lock_call(cls)
 
-    Flask's documented pattern calls `self.run` from there, and the task would run unlocked.
+
+def _is_locked(call: object) -> bool:
+    return getattr(call, _LOCKED, None) is call
+
+
+def lock_call(cls: type[Any]) -> None:
+    """Put the lock around the `__call__` of a subclass of `SingletonTask`, unless it is there.
+
+    The class itself may have it, or a mixin above it. Flask's documented pattern calls `self.run`
+    from there, and the task would run unlocked.
     """
+    call = cls.__call__
+    if _is_locked(call):
+        return
 
     @wraps(call)
     def locked(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -94,4 +110,5 @@ def _republish_past(cls: type[Any], other: Any) -> None:
             return super(other, self).apply_async(*args, **options)
         return publish(self, *args, **options)
 
+    del apply_async.__wrapped__  # Celery's annotations would wrap that instead of this
     cls.apply_async = apply_async

@@ -32,7 +32,7 @@ from celery_redlock.messages.requeue import ending_of_failed_retry, route_back
 from celery_redlock.redlock import Lease
 from celery_redlock.worker import signal_handlers, steps
 
-from .apps_task import OnAppsTask, with_lock
+from .apps_task import OnAppsTask, lock_call, with_lock
 from .arguments import as_published, as_sent, hide_token
 from .publication import Publication, is_retry_of
 from .typed_task import P, R, TypedTask
@@ -77,6 +77,8 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
         cls._is_celerys_own = is_celerys_own(cls)
         if cls._is_celerys_own:
             return
+        # Annotations may have replaced it; Celery marks what they make of it as a wrapper of it.
+        lock_call(cls)
         # Options may be set after this; here wrong ones are refused early.
         config = checked_at_binding(cls, app)
         if config and config.takes_token:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partialmethod
 from typing import Any
 
 import pytest
@@ -69,6 +70,26 @@ def test_a_requeued_message_passes_the_lock_that_it_holds(running: Any) -> None:
     before = queued(running)
     running.signature_from_request(running.request, countdown=1).apply_async()
     assert queued(running) == before + 1
+
+
+def test_annotations_leave_a_requeued_message_past_the_lock() -> None:
+    class Annotated(QueueOnce, SingletonTask):  # type: ignore[misc]
+        name = "annotated"
+
+        def run(self) -> None: ...
+
+    def around(publish: Any) -> Any:
+        return partialmethod(publish)
+
+    app = Celery("bank", broker="memory://", set_as_current=False)
+    app.conf.update(redlock_enabled=False, task_annotations={"*": {"@apply_async": around}})
+    task: Any = app.register_task(Annotated())
+    before = queued(task)
+    task.push_request(id="task-1", called_directly=False, is_eager=False, retries=0)
+    task.apply_async(task_id="task-1")
+    assert task.apply_async(task_id="task-2") == "discarded"
+    task.pop_request()
+    assert queued(task) == before + 1
 
 
 def test_outside_of_an_execution_every_call_meets_the_lock(task: Any) -> None:

@@ -195,8 +195,16 @@ def _is_held_by_other_receiver(message: Message, held: LockHeld) -> bool:
     return is_broadcast and task_of(held.owner) == label_of(message.request.id)
 
 
-def is_result_ignored(task: Task[Any, Any], request: Context) -> bool:
-    """Return whether the result of the execution is not to be stored."""
+def is_result_ignored(task: Task[Any, Any], request: Context, *, is_error: bool = True) -> bool:
+    """Return whether a result of the execution is not to be stored.
+
+    Args:
+        task: Task of the execution.
+        request: Request of the execution.
+        is_error: Whether it is an error, as all endings without a run are.
+    """
+    if is_error and task.store_errors_even_if_ignored:
+        return False
     # The call's value has precedence over the task's; the default of Context means neither.
     given = vars(request).get("ignore_result")
     return bool(task.ignore_result if given is None else given)

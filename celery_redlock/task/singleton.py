@@ -294,7 +294,7 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
         """
         if (
             self._stores_start
-            and not (request.is_eager or outcomes.is_result_ignored(self, request))
+            and not (request.is_eager or outcomes.is_result_ignored(self, request, is_error=False))
             and not outcomes.is_aborted(self, request, states.STARTED)
         ):
             meta = {"pid": os.getpid(), "hostname": request.hostname}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -214,6 +215,18 @@ def test_the_calls_ignore_result_comes_before_the_tasks(
     with pytest.raises(outcomes.Skipped):
         outcomes.store_skipped(message, HELD)
     assert (task.AsyncResult("task-1").state == "REVOKED") is is_stored
+
+
+@pytest.mark.parametrize("end", [partial(outcomes.store_skipped, held=HELD), outcomes.end_revoked])
+@pytest.mark.parametrize("by_call", [False, True])
+def test_an_ending_is_stored_as_errors_are(
+    new_task: NewTask, end: Callable[[Message], None], *, by_call: bool
+) -> None:
+    task = new_task(ignore_result=not by_call, store_errors_even_if_ignored=True)
+    message = message_of(task, **({"ignore_result": True} if by_call else {}))
+    with pytest.raises(Ignore):
+        end(message)
+    assert task.AsyncResult("task-1").state == "REVOKED"
 
 
 @pytest.mark.parametrize("is_stored", [True, False])

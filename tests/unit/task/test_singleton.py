@@ -282,6 +282,7 @@ def test_started_is_stored_once_the_lock_is_held(app: Celery, node: OneNode) -> 
 def test_started_is_not_stored_unless_it_is_wanted(app: Celery, option: str) -> None:
     seen: list[str] = []
     options: Any = {"track_started": option == "ignored", "ignore_result": option == "ignored"}
+    options["store_errors_even_if_ignored"] = True
 
     @app.task(base=SingletonTask, bind=True, name="t", lock_key=[], **options)
     def body(self: SingletonTask) -> None:

@@ -19,10 +19,19 @@ _NODES = 3
 
 
 @pytest.fixture
-def redlock_app() -> Celery:
-    """The app under test: the current one, unless your `conftest.py` names another."""
+def redlock_app(request: pytest.FixtureRequest) -> Celery:
+    """The app under test, unless your `conftest.py` names another.
+
+    It is that of Celery's own fixtures, such as `celery_worker`, if the test asks for them; else
+    the current app.
+    """
     from celery._state import get_current_app  # noqa: PLC0415  # `current_app` is a proxy
 
+    for name in ("celery_app", "celery_session_app"):
+        if name in request.fixturenames:
+            # It becomes the current app only when its fixture is set up.
+            app: Celery = request.getfixturevalue(name)
+            return app
     return get_current_app()
 
 

@@ -184,6 +184,7 @@ class QuorumUnavailable(RedlockError):
 
 NOT_RENEWED = "it could not be renewed in time"
 """Reason of most losses."""
+TAKEN_AWAY = "others have been granted it, or have released it"
 
 
 class LeaseLost(RedlockError):

@@ -37,7 +37,7 @@ class Released(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A lease ended before it was released."""
+    """A lease ended before it was released. Of one that is not renewed, if its holder finds out."""
 
     lease: Lease
     reason: str

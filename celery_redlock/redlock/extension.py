@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from celery_redlock.redlock.protocol.quorum import Verdict, drift_ms, extend_verdict, validity_ms
@@ -13,14 +14,28 @@ from celery_redlock.redlock.transport.channel import Channel, why_guarded
 from celery_redlock.redlock.transport.repeating import ask_repeatably, replies_to
 
 from .access import Access
-from .errors import ConfigurationError, LeaseLost, QuorumUnavailable, RedlockError, shown
-from .keeper import BATCH, patience_for
+from .errors import (
+    TAKEN_AWAY,
+    ConfigurationError,
+    LeaseLost,
+    QuorumUnavailable,
+    RedlockError,
+    shown,
+)
+from .keeper import BATCH, OnLease, patience_for
 from .lease import Lease
 from .refusals import unavailable
 
 
+@dataclass(eq=False)
 class Extension(Access):
-    """Extensions of leases."""
+    """Extensions of leases.
+
+    Attributes:
+        _lose: Called with each lease that an extension by hand finds lost. None: there are none.
+    """
+
+    _lose: OnLease | None = None
 
     def extend(self, lease: Lease) -> None:
         """Renew `lease`; see `Redlock.extend`.
@@ -49,9 +64,13 @@ class Extension(Access):
     def extend_all(self, leases: Sequence[Lease]) -> list[RedlockError | None]:
         """Renew any number of leases; return None or the error of each."""
         outcomes: list[RedlockError | None] = []
+        not_lost = [lease for lease in leases if not lease.backing.is_lost]
         for begin in range(0, len(leases), BATCH):
             batch = leases[begin : begin + BATCH]
             outcomes += self.extend_batch(batch, patience_for(batch, self._clock.now()))
+        for lease in not_lost:
+            if self._lose and lease.backing.is_lost:
+                self._lose(lease)
         return outcomes
 
     def extend_batch(self, leases: Sequence[Lease], patience: float) -> list[RedlockError | None]:
@@ -131,7 +150,7 @@ class Extension(Access):
         """
         verdict = extend_verdict(replies)
         if verdict is Verdict.LOST and why_not(lease) is None:
-            lease.backing.lost_because = "others have been granted it, or have released it"
+            lease.backing.lost_because = TAKEN_AWAY
             lease.backing.is_lost = True
         if over := why_not(lease):
             return over

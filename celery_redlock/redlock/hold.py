@@ -82,7 +82,8 @@ class Hold(AbstractContextManager[Lease]):
     each line somebody is responsible for the lease: the keeper until the end of `__enter__`, then
     the block, and the keeper again from the first line of the release. If the block can't be left
     any more, because nothing refers to its ``__exit__``, not even a traceback, the keeper releases
-    the lease. A block that was entered by hand is answered for by this object in its place.
+    the lease, which is lost to whoever still has it. A block that was entered by hand is answered
+    for by this object in its place.
 
     Args:
         acquire: Returns a lease for which the keeper is responsible.
@@ -90,7 +91,7 @@ class Hold(AbstractContextManager[Lease]):
         lock: Lock by which the lease is extended and released.
         keeper: Renews the lease.
         max_hold: Time after which the lease is not renewed any more, seconds.
-        on_lost: Called with the lease if it is lost inside the block.
+        on_lost: Called once with the lease if it is lost before the block is left.
         again: Makes another `Hold` like this from a lock: for copies and other processes.
     """
 
@@ -194,6 +195,7 @@ class Hold(AbstractContextManager[Lease]):
     def _abandon(self, block: _Block) -> None:
         if block.lease:
             self._keeper.take_over(block.lease)
+            block.lease.is_released = True
         block.lease = None
         with suppress(ValueError):
             self._by_hand.remove(block)

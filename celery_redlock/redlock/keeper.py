@@ -27,6 +27,7 @@ from .unsettled import ReleaseRequest, UnsettledReleases
 BATCH = 2000
 """Leases per write."""
 _SOONEST_RETRY_S = 0.005
+_GIVEN_BACK = "nothing refers to its block any more, so it was released"
 _SHARE = 4
 """An extension may take a quarter of the remaining time of its lease."""
 
@@ -117,8 +118,8 @@ class Keeper:
 
         Args:
             lease: The lease.
-            holder: Object that releases the lease; if it is collected first, the keeper does. None:
-                the caller is sure to.
+            holder: Object that releases the lease; if it is collected first, the keeper does, and
+                the lease is lost. None: the caller is sure to.
             on_extended: Called after each extension that the keeper has made.
             on_lost: Called once if the lease is lost, after `lose`.
 
@@ -141,9 +142,27 @@ class Keeper:
         self._thread.start()
         self._thread.wake(kept.due_at)
 
-    def forget(self, lease: Lease) -> None:
-        """Stop renewing, or watching, `lease`."""
-        self._kept.pop(lease, None)
+    def forget(self, lease: Lease) -> _Kept | None:
+        """Stop renewing, or watching, `lease`; return what was known of it, for `lose`."""
+        return self._kept.pop(lease, None)
+
+    def lose(self, lease: Lease, kept: _Kept | None = None) -> None:
+        """Mark `lease` as lost, and have the thread report that, unless it finds that itself.
+
+        Args:
+            lease: Lease that a thread of its holder's has just found lost.
+            kept: Return value of `forget`, if the lease was forgotten before.
+        """
+        lease.backing.is_lost = True
+        # The report interrupts the run of a task. A body that has found the loss may be clearing
+        # up: the next renewal, or the release, reports it.
+        if kept is None and lease.backing.lock:
+            kept = self.forget(lease)
+            if kept is None and lease.hold_until is None:
+                kept = _Kept(math.inf)  # nobody renews the lease, and reports its end
+        if kept and kept.is_renewed:
+            self._untold.append((lease, kept))
+            self._start_and_wake()
 
     def hurry(self, lease: Lease) -> None:
         """Extend `lease` as soon as possible, if it is being renewed."""
@@ -191,7 +210,10 @@ class Keeper:
             lease.delayed_until(self._clock.now()),
         )  # fmt: skip
         self._releases.add(release)
-        with suppress(RuntimeError):  # a thread that is started later makes it
+        self._start_and_wake()
+
+    def _start_and_wake(self) -> None:
+        with suppress(RuntimeError):  # a thread that is started later does the work
             self._thread.start()
         self._thread.wake()
 
@@ -202,10 +224,14 @@ class Keeper:
         was_prepared, self._is_prepared = self._is_prepared, bool(self.kept())
         if self._is_prepared and not was_prepared:
             self._prepare()
-        self._report_lost()  # if the last tick was interrupted
         for lease, kept in list(self._kept.items()):
-            if kept.holder and kept.holder() is None:
+            if kept.holder and kept.holder() is None and self.forget(lease):
+                # Its holder may still be at work, with the lease alone.
+                lease.backing.lost_because = _GIVEN_BACK
+                lease.backing.is_lost = True
+                self._untold.append((lease, kept))
                 self.take_over(lease)
+        self._report_lost()
         spare = min(LOOK_S, max(0.0, self._next_due_at() - self._clock.now()))
         try:
             if self._releases.work(spare):
@@ -223,7 +249,7 @@ class Keeper:
         return min((kept.due_at for kept in list(self._kept.values())), default=math.inf)
 
     def _has_work(self) -> bool:
-        return bool(self._kept or self._releases or self._is_untidy)
+        return bool(self._kept or self._untold or self._releases or self._is_untidy)
 
     def _renew(self) -> None:
         """Report lost leases, and extend one batch of those that are due; the rest stays due."""

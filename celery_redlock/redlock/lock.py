@@ -156,9 +156,10 @@ class Redlock(Parts):
             wait: Longest time to try, seconds: see `acquire`.
             max_hold: Time after which the lease is not renewed any more, seconds.
             label: Holder, as people and tools see it.
-            on_lost: Called with the lease, on the thread that renews it, as soon as this process
-                knows that it is lost. Return quickly: other leases are not renewed meanwhile.
-                Whatever it raises is logged, SystemExit included: that would end the thread.
+            on_lost: Called once with the lease, on the thread that renews it, as soon as this
+                process knows that it is lost; after the block, if only its end shows that. Return
+                quickly: other leases are not renewed meanwhile. Whatever it raises is logged,
+                SystemExit included: that would end the thread.
             lock_delay: Time for which nobody gets the lock after a lease that was not released,
                 seconds: see `acquire`.
 

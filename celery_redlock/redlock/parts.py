@@ -117,7 +117,7 @@ class Parts:
             self.quorum,
             lambda: Subscriptions(nodes_, at, node_timeout, connect_timeout),
         )
-        self._extension = Extension(*access)
+        self._extension = Extension(*access, self.keeper.lose)
         self._acquisition = Acquisition(
             *access, self.keeper, audience.observe, self._extension.verify, self._waiters
         )

@@ -33,6 +33,7 @@ from celery_redlock.redlock.transport.channel import Channel, Command
 from celery_redlock.redlock.transport.repeating import ask_repeatably, replies_to
 
 from .access import Access
+from .errors import TAKEN_AWAY
 from .events import Event, Released
 from .keeper import Keeper, gone_at
 from .lease import Lease
@@ -142,7 +143,9 @@ class Release(ReleaseRound):
             done_ttl_ms=round(done_ttl * 1000),
         )
         self._register_cleanup(request)
-        self._keeper.forget(lease)
+        kept = self._keeper.forget(lease)
+        if lease.lost and (kept or not lease.backing.is_lost):
+            self._keeper.lose(lease, kept)
         is_first, lease.is_released = not lease.is_released, True
         give_up_at = now + self._node_timeout
 
@@ -153,6 +156,12 @@ class Release(ReleaseRound):
             return is_late is not None and is_late() and self._clock.now() < give_up_at
 
         acks = self._make(request, lease.backing.channel, is_bound)
+        # A task's run may have handed its lock over, and of an overdue release the keeper may have
+        # been first: neither is a loss.
+        is_by_us = is_first and self._clock.now() < request.due
+        if is_by_us and lease.backing.lock and _gone(acks) >= self._quorum and not lease.lost:
+            lease.backing.lost_because = TAKEN_AWAY
+            self._keeper.lose(lease, kept)
         # Nodes mostly reply alike. In their order, so that a run can be repeated exactly.
         for ack in dict.fromkeys(acks):
             if isinstance(ack, Acknowledged) and ack.listeners:
@@ -162,11 +171,6 @@ class Release(ReleaseRound):
         self._observe(Released(lease, self._clock.now() - lease.acquired_at))
         if acknowledged(acks) < self._quorum:
             raise unavailable("release", lease.key, acks, self._nodes)
-        # A task's run may have handed its lock over, and of an overdue release the keeper may have
-        # been first: neither is a loss.
-        is_by_us = is_first and self._clock.now() < request.due
-        if is_by_us and lease.backing.lock and _gone(acks) >= self._quorum:
-            lease.backing.is_lost = True
 
     def note_drop(self, key: str, owner: str, author: str) -> None:
         """Note, for the holder to find, who is about to release its lock."""

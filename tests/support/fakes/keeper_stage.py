@@ -120,7 +120,7 @@ class VirtualWakeup:
         self.waits = 0
         self.stage = stage
         self.end = float("inf")
-        self.meanwhile: Callable[[], None] = lambda: None
+        self.meanwhile: Callable[[], object] = lambda: None
 
         in_this_thread(monkeypatch, Wakeup, "wait", self.wait)
 

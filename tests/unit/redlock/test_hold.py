@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from celery_redlock.redlock import Redlock
 from celery_redlock.redlock.errors import (
+    NOT_RENEWED,
+    TAKEN_AWAY,
     ConfigurationError,
     LeaseLost,
     LockHeld,
 )
-from celery_redlock.redlock.events import Event, Lost
+from celery_redlock.redlock.events import Event, Lost, Released
 from celery_redlock.redlock.lease import Lease, task_of
 from celery_redlock.redlock.protocol.replies import AckReply
 from celery_redlock.redlock.unsettled import ReleaseRequest
@@ -171,6 +174,105 @@ def test_a_kept_lease_that_is_lost_is_told_once(
 
 def lose(lease: Lease, five: Network) -> None:
     five.pass_(lease.remaining() + 1)
+
+
+def drop(lease: Lease, five: Network) -> None:
+    assert five.redlock().drop(lease.key)
+
+
+def told_by_the_keeper(redlock: Redlock, seen: list[Event]) -> list[Lost]:
+    """Return the losses that the next ticks report; none was reported before."""
+    assert not any(isinstance(event, Lost) for event in seen)
+    for _ in range(3):
+        redlock.keeper.tick()
+    return [event for event in seen if isinstance(event, Lost)]
+
+
+@pytest.mark.parametrize(("end", "reason"), [(lose, NOT_RENEWED), (drop, TAKEN_AWAY)])
+def test_a_loss_found_on_leaving_is_reported_once(
+    five: Network, redlock: Redlock, seen: list[Event], end: Callable[[Lease, Network], None],
+    reason: str,
+) -> None:  # fmt: skip
+    told: list[Lease] = []
+    is_raised = pytest.raises(LeaseLost)
+    with is_raised, redlock.lock("k", ttl=TTL, on_lost=told.append) as lease:
+        end(lease, five)
+    assert told == [], "the keeper's thread calls it"
+    assert told_by_the_keeper(redlock, seen) == [Lost(lease, reason)]
+    assert told == [lease]
+
+
+@pytest.mark.parametrize("end", [lose, drop])
+@pytest.mark.parametrize("find", ["extend", "release"])
+@pytest.mark.parametrize("renew", [True, False])
+def test_a_loss_that_the_holder_finds_is_reported_once(
+    five: Network, redlock: Redlock, seen: list[Event], end: Callable[[Lease, Network], None],
+    find: str, renew: bool,
+) -> None:  # fmt: skip
+    told: list[Lease] = []
+    lease = redlock.acquire("k", TTL, renew=renew, on_lost=told.append if renew else None)
+    end(lease, five)
+    for _ in range(2):
+        with suppress(LeaseLost):
+            getattr(lease, find)()
+    assert lease.lost
+    lease.release()
+    assert told == []
+    assert [event.lease for event in told_by_the_keeper(redlock, seen)] == [lease]
+    assert told == ([lease] if renew else [])
+
+
+def test_a_loss_that_ensure_finds_is_reported_at_once(
+    five: Network, redlock: Redlock, seen: list[Event]
+) -> None:
+    with suppress(LeaseLost), redlock.lock("k", ttl=TTL) as lease:
+        drop(lease, five)
+        with pytest.raises(LeaseLost):
+            lease.ensure()
+        assert told_by_the_keeper(redlock, seen) == [Lost(lease, TAKEN_AWAY)]
+
+
+def test_observers_of_a_release_know_that_its_lease_was_lost(
+    five: Network, redlock: Redlock
+) -> None:
+    known: list[bool] = []
+
+    def observe(event: Event) -> None:
+        if isinstance(event, Released):
+            known.append(event.lease.lost)
+
+    redlock.observers.append(observe)
+    with suppress(LeaseLost), redlock.lock("k", ttl=TTL) as lease:
+        drop(lease, five)
+    assert known == [True]
+
+
+def test_a_block_that_nobody_can_leave_loses_its_lease(
+    five: Network, redlock: Redlock, seen: list[Event]
+) -> None:
+    told: list[Lease] = []
+    lease = redlock.lock("k", ttl=TTL, on_lost=told.append).__enter__()
+    [lost] = told_by_the_keeper(redlock, seen)
+    assert told == [lost.lease] == [lease]
+    assert lease.lost
+    assert lease.remaining() == 0.0
+    assert five.holders() == [None] * 5
+    with pytest.raises(LeaseLost, match="nothing refers to its block any more"):
+        lease.ensure()
+
+
+def test_a_block_that_is_struck_as_it_is_left_has_released_its_lease(
+    redlock: Redlock, seen: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(lease: Lease) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), redlock.lock("k", ttl=TTL) as lease:
+        monkeypatch.setattr(redlock, "release", interrupt)
+    assert lease.is_released
+    assert lease.remaining() == 0.0
+    assert told_by_the_keeper(redlock, seen) == []
+    assert not lease.lost
 
 
 def test_a_block_that_raises_keeps_its_error_though_lost(five: Network, redlock: Redlock) -> None:

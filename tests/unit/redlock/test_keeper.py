@@ -7,7 +7,7 @@ import math
 import random
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -498,20 +498,104 @@ def test_what_is_being_released_is_not_renewed(stage: Stage) -> None:
     assert stage.lost == []
 
 
-def test_a_lease_whose_holder_is_gone_is_released(stage: Stage) -> None:
-    class Holder:
+class Holder:
+    """Object that would release a lease."""
+
+    def extend(self, lease: Lease) -> None:
         pass
 
-    made, holder = stage.released(), Holder()
+    release = extend
+
+
+def test_a_lease_whose_holder_is_gone_is_released_and_lost(stage: Stage) -> None:
+    made, holder, told = stage.released(), Holder(), list[Lease]()
     lease = stage.lease()
-    stage.keeper.keep(lease, weakref.ref(holder))
+    stage.keeper.keep(lease, weakref.ref(holder), on_lost=told.append)
     stage.tick_for(2 * PERIOD)
     assert made == []
+    assert stage.lost == []
     del holder
     stage.tick_for(2 * PERIOD)
     assert {owner for _, owner in made} == {lease.owner}
     assert stage.keeper.kept() == []
+    assert lease.lost
+    assert lease.backing.lost_because == "nothing refers to its block any more, so it was released"
+    assert stage.lost == told == [lease]
+
+
+def test_a_lease_released_as_its_holder_goes_is_not_lost(stage: Stage) -> None:
+    made, lease = stage.released(), stage.lease()
+
+    def gone() -> None:
+        stage.keeper.forget(lease)  # by a thread that releases it
+
+    stage.keeper.keep(lease, cast("weakref.ref[object]", gone))
+    stage.tick_for(PERIOD)
+    assert made == []
     assert stage.lost == []
+
+
+def test_a_loss_that_the_holder_found_is_reported_at_the_next_tick(stage: Stage) -> None:
+    lease, told = stage.lease(max_hold=math.inf), list[Lease]()
+    lease.backing.lock = Holder()
+    stage.keeper.keep(lease, on_lost=told.append)
+    for _ in range(2):
+        stage.keeper.lose(lease)
+    assert stage.lost == told == [], "on the keeper's thread alone"
+    assert stage.keeper._has_work()
+    stage.keeper.tick()
+    stage.keeper.tick()
+    assert stage.lost == told == [lease]
+    assert not stage.keeper._has_work()
+
+
+def test_a_loss_found_twice_is_reported_once(stage: Stage) -> None:
+    """By the keeper, and at the same time by the thread of the holder."""
+    lease = stage.keep(max_hold=math.inf)
+    lease.backing.lock = Holder()
+    stage.clock.move(TTL)
+    stage.keeper.tick()
+    stage.keeper.lose(lease)
+    stage.keeper.tick()
+    assert stage.lost == [lease]
+
+
+def test_a_loss_that_the_run_of_a_task_found_waits_for_its_renewal(stage: Stage) -> None:
+    """The report would interrupt the body, which may be clearing up."""
+    lease = stage.keep()
+    stage.keeper.lose(lease)
+    stage.keeper.tick()
+    assert stage.lost == []
+    assert stage.keeper.kept() == [lease]
+    stage.tick_for(PERIOD + 1)
+    assert stage.lost == [lease]
+
+
+def test_the_loss_of_a_forgotten_lease_is_reported(stage: Stage) -> None:
+    lease = stage.keep()
+    stage.keeper.lose(lease, stage.keeper.forget(lease))
+    stage.keeper.tick()
+    assert stage.lost == [lease]
+
+
+def test_a_forgotten_lease_that_another_process_renews_is_not_reported(stage: Stage) -> None:
+    lease, told = stage.lease(), list[Lease]()
+    stage.keeper.watch(lease, told.append)
+    stage.keeper.lose(lease, stage.keeper.forget(lease))
+    stage.keeper.tick()
+    assert told == []
+
+
+def test_a_loss_is_reported_though_no_thread_can_be_started_now(stage: Stage) -> None:
+    lease = stage.keep()
+
+    def refuse() -> None:
+        raise RuntimeError("can't start new thread")
+
+    stage.keeper._thread.start = refuse  # type: ignore[method-assign]
+    stage.keeper.lose(lease, stage.keeper.forget(lease))
+    stage.keeper.tick()
+    assert stage.lost == [lease]
 
 
 def test_a_lease_that_is_taken_over_is_released_with_all_it_holds(stage: Stage) -> None:
@@ -741,8 +825,9 @@ def test_after_a_fork_the_parent_s_releases_are_the_parent_s(stage: Stage) -> No
         lambda keeper, lease: keeper.hurry(lease),
         lambda keeper, lease: keeper.take_over(lease),
         lambda keeper, lease: keeper.release_now(lease.owner),
+        lambda keeper, lease: keeper.lose(lease, keeper.forget(lease)),
     ],
-    ids=["hurry", "take_over", "release_now"],
+    ids=["hurry", "take_over", "release_now", "lose"],
 )
 def test_the_thread_is_woken_for_what_is_due_now(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, urge: Callable[[Keeper, Lease], object]

@@ -24,9 +24,11 @@ _MORE_THAN_OWED = 64
 """Replies beyond those owed that are read before they are examined."""
 _MOST_MESSAGES = 100_000
 """Messages that one read of a subscription may bring: it has one from each release."""
-_HUGE_HEADER = re.compile(rb"\n[*~>%|]\d{6}").search
-_TAIL_SIZE = 7
-"""Bytes to keep of the previous read, since a header may come in pieces."""
+_HUGE_HEADER = re.compile(rb"[*~>%|]\d{6}")
+_LOOKS_HUGE = re.compile(rb"\n" + _HUGE_HEADER.pattern).search
+"""A header that announces too many parts, or bytes of a value that look like one."""
+_LONGEST_COUNT = 19
+"""Digits of a length that the parser accepts."""
 _NOTHING = object()
 ErrorReply = hiredis.ReplyError
 _PushNotification = hiredis.PushNotification
@@ -61,6 +63,25 @@ def pack(command: tuple[Argument, ...]) -> bytes:
 def is_error(raw: object, prefix: str) -> bool:
     """Return whether a raw reply is an error that starts with `prefix`."""
     return isinstance(raw, ErrorReply) and str(raw).startswith(prefix)
+
+
+def _from_open_header(data: bytes) -> bytes:
+    """Return replies from the first header on that is huge, or whose value is not complete.
+
+    Values are skipped: anybody may have written there what looks like a header.
+
+    Args:
+        data: Replies, from the beginning of a header on.
+    """
+    at = 0
+    while (end := data.find(b"\r\n", at)) >= 0 and not _HUGE_HEADER.match(data, at):
+        after, count = end + 2, data[at + 1 : end][:_LONGEST_COUNT]
+        if data[at] in b"$=" and count.isdigit():
+            after += int(count) + 2
+        if after > len(data):
+            break
+        at = after
+    return data[at:]
 
 
 LOAD_SCRIPTS = b"".join(pack(script.loading) for script in ALL)
@@ -105,8 +126,8 @@ class NodeConnection:
         "_reader",
         "_reloaded",
         "_socket",
-        "_tail",
         "_unfinished",
+        "_unread",
         "closed",
         "fd",
         "history",
@@ -131,7 +152,7 @@ class NodeConnection:
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._is_tls = isinstance(self._socket, ssl.SSLSocket)
         self._outbox = bytearray()
-        self._tail = b"\n"
+        self._unread = b""
         self._unfinished = 0
         self._reloaded = 0
         self.is_blocked = False
@@ -224,9 +245,9 @@ class NodeConnection:
         if not data:
             self.fail("the server closed the connection")
             return False
-        seen = self._tail + data
-        self._tail = seen[-_TAIL_SIZE:]
-        if _HUGE_HEADER(seen):
+        seen = self._unread + data
+        is_doubtful = self._unread or _LOOKS_HUGE(b"\n" + data)
+        if is_doubtful and _HUGE_HEADER.match(_from_open_header(seen)):
             # The parser would allocate memory for all of them at once.
             self.fail("no Redis reply: it announces too many parts", blames_node=True)
             return False
@@ -238,6 +259,9 @@ class NodeConnection:
         except hiredis.ProtocolError as error:
             self.fail(f"no Redis reply: {error}", blames_node=True)
             return False
+        # The parser takes the first byte of a header for read, so only a line's end is the end.
+        is_cut = self._reader.has_data() or not data.endswith(b"\n")
+        self._unread = _from_open_header(seen) if is_cut else b""
         if len(raws) > whole:
             self._unfinished = 0
         else:

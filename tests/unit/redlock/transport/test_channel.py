@@ -540,9 +540,70 @@ def test_a_reply_of_a_million_parts_is_not_begun(stage: Stage, header: bytes) ->
     assert connection.closed == "no Redis reply: it announces too many parts"
 
 
-def test_a_holder_s_name_that_looks_like_a_header_is_no_header(stage: Stage) -> None:
-    say_to_all(stage, b"$15\r\nid*1000000@host\r\n")
-    assert stage.ask() == [b"id*1000000@host"] * 3
+@pytest.mark.parametrize("header", [b"*1000000\r\n", b"%1000000"])
+@pytest.mark.parametrize(
+    "before",
+    [b"$10\r\n\r\n*1000000\r\n", b"$-1\r\n", b"+OK\r\n", b"*2\r\n$1\r\n\n\r\n", b"_\r\n"],
+)
+@pytest.mark.parametrize("cut", [0, 3, 6, 100])
+def test_a_reply_of_a_million_parts_is_found_behind_values(
+    stage: Stage, before: bytes, header: bytes, cut: int
+) -> None:
+    connection = connection_to(stage, 0)
+    connection.sent += 2
+    for part in (before[:cut], before[cut:] + header):
+        stage.peers[0].says(part)
+        connection.receive(0.0)
+    assert connection.closed == "no Redis reply: it announces too many parts"
+
+
+VALUES = [
+    b"id*1000000@host",
+    b"id\n*1000000\r\n@host",
+    b"\r\n%1000000\r\n",
+    b"~1000000\r\n$3\r\n",
+    b"\n>1000000",
+    b"",
+]
+
+
+@pytest.mark.parametrize("value", VALUES)
+def test_a_value_that_looks_like_a_header_is_a_value(stage: Stage, value: bytes) -> None:
+    say_to_all(stage, b"$%d\r\n%s\r\n" % (len(value), value))
+    assert stage.ask() == [value] * 3
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize(
+    "head", [b"", b"*2\r\n=16\r\ntxt:\r\n*1000000\r\n\r\n", b"*3\r\n$-1\r\n+OK\r\n"]
+)
+def test_a_value_that_comes_in_pieces_is_a_value(stage: Stage, value: bytes, head: bytes) -> None:
+    reply = head + b"$%d\r\n%s\r\n" % (len(value), value)
+    [whole] = replies_in(reply)
+    connection = connection_to(stage, 0)
+    for size in (1, 2, 5, 9):
+        connection.sent += 3
+        seen: list[object] = []
+        # Replies follow each other: the pieces end at any byte of them.
+        for at in range(0, 3 * len(reply), size):
+            stage.peers[0].says((3 * reply)[at : at + size])
+            seen += connection.receive(0.0)
+        assert str(seen) == str([whole] * 3)
+    assert not connection.closed
+
+
+def test_a_length_of_many_digits_is_no_reply(stage: Stage) -> None:
+    connection = connection_to(stage, 0)
+    for part in (b"$", b"9" * 5000 + b"\r\n"):
+        stage.peers[0].says(part)
+        connection.receive(0.0)
+    assert connection.closed == "no Redis reply: Bad bulk string length"
+
+
+def replies_in(data: bytes) -> list[object]:
+    reader = hiredis.Reader()
+    reader.feed(data)
+    return [reader.gets()]
 
 
 class Streaming:

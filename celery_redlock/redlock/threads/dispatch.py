@@ -100,7 +100,12 @@ def _start(run: Callable[[], None], name: str) -> None:
         try:
             threading.current_thread().name = name
         finally:  # also if memory runs out: it counts as begun
-            run()
+            try:
+                run()
+            finally:
+                # Up to Python 3.12 `threading` lists a thread that it has not started for ever, and
+                # the next one with its number by its name.
+                threading._active.pop(_ident(), None)  # type: ignore[attr-defined]  # noqa: SLF001
 
     _start_and_wait(named)
 

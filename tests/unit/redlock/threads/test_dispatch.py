@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from celery_redlock.redlock.threads import dispatch
+from tests.support.eventually import eventually
 
 Start = Callable[[Callable[..., object], tuple[Any, ...]], object]
 PATIENCE_S = 60.0
@@ -108,7 +109,8 @@ def test_a_thread_without_memory_for_its_name_runs(
         raise MemoryError
 
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
-    monkeypatch.setattr(dispatch, "threading", SimpleNamespace(current_thread=current_thread))
+    refusing = SimpleNamespace(current_thread=current_thread, _active={})
+    monkeypatch.setattr(dispatch, "threading", refusing)
     has_run = threading.Event()
     start(has_run.set, "a thread")
     assert has_run.wait(PATIENCE_S)
@@ -127,3 +129,11 @@ def test_a_thread_without_memory_to_tell_that_it_begins_runs(
     has_run = threading.Event()
     start(has_run.set, "a thread")
     assert has_run.wait(PATIENCE_S)
+
+
+@WAYS
+def test_a_thread_that_has_ended_is_listed_no_more(start: Callable[..., None]) -> None:
+    names: list[str] = []
+    start(lambda: names.append(threading.current_thread().name), "a listed thread")
+    eventually(lambda: names == ["a listed thread"])
+    eventually(lambda: "a listed thread" not in [one.name for one in threading.enumerate()])

@@ -48,12 +48,15 @@ class KeeperThread:
         self._tick = tick
         self._next_due_at = next_due_at
         self._has_work = has_work
+        self._threads: dict[str, Wakeup] = {}
         self.forget()
 
     def forget(self) -> None:
         """Forget the thread, as after a fork: it is the parent's."""
+        for wakeup in self._threads.values():
+            wakeup.close()  # the child's copy: the frame of the parent's thread refers to it
         # The thread adds itself, so that one which never began to run is not relied on.
-        self._threads: dict[str, Wakeup] = {}
+        self._threads = {}
         self._starting_until = 0.0
         self._wakes_at = self._used_at = 0.0
 

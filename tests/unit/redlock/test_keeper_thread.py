@@ -441,3 +441,11 @@ def test_the_thread_pauses_after_each_error_from_outside(
     monkeypatch.setattr(native, "original", lambda *_: pauses.append)
     stage.keeper._thread._run(Wakeup())
     assert pauses == [0.5, 0.5]
+
+
+def test_a_child_closes_its_copy_of_the_parent_s_wakeup(stage: Stage) -> None:
+    wakeup = Wakeup()
+    stage.keeper._thread._threads["running"] = wakeup
+    stage.keeper.forget_all()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(wakeup.fd)

@@ -226,7 +226,7 @@ class Inspection(Access):
         node.writes(votes_in)
         if reply.seconds > self._node_timeout:
             trip, limit = reply.seconds * 1000, self._node_timeout * 1000
-            why = f"it answers after {trip:.0f} ms, and redlock_node_timeout is {limit:g} ms"
+            why = f"it answers after {trip:.0f} ms, and the node timeout is {limit:g} ms"
             return Judgement(node.name, State.SLOW, why, votes_in)
         if votes_in:
             return Judgement(node.name, State.GUARDED, why_guarded(votes_in), votes_in)

@@ -180,7 +180,7 @@ def test_a_round_trip_that_is_too_long(
     urls = [proxy.url for proxy in proxies]
     late = found(examine(urls, "--node-timeout", "0.05"))["RL113"]
     assert [severity for severity, *_ in late] == ["error"] * 3
-    assert "redlock_node_timeout is 50 ms" in late[0][2]
+    assert "the node timeout is 50 ms" in late[0][2]
     near = found(examine(urls, "--node-timeout", "0.3"))["RL113"]
     assert {severity for severity, *_ in near} <= {"warning", "error"}
 

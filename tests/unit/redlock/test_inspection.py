@@ -248,7 +248,7 @@ def test_a_check_gives_a_hung_node_a_second(five: Network, redlock: TaskLock) ->
 def test_a_late_node_is_slow_and_named_with_its_time(five: Network, redlock: TaskLock) -> None:
     five.nodes[3].delay = 0.031
     assert redlock.check() == {
-        "node-3:6379": "it answers after 62 ms, and redlock_node_timeout is 50 ms"
+        "node-3:6379": "it answers after 62 ms, and the node timeout is 50 ms"
     }
     assert [one.state for one in redlock.judge()] == [State.VOTES] * 3 + [State.SLOW, State.VOTES]
 

@@ -37,6 +37,7 @@ from .validation import (
     address_of,
     check_count,
     check_nodes,
+    check_observers,
     check_prefix,
     check_seconds,
 )
@@ -70,6 +71,7 @@ class Parts:
         check_seconds("floor_ttl", floor_ttl, above_zero=True, longest=LONGEST_S)
         check_seconds("idle_timeout", idle_timeout, above_zero=True, endless=True)
         check_count("max_connections", max_connections)
+        check_observers(observers)
         self.max_ttl = max_ttl
         self.key_prefix = key_prefix
         self.clock = clock or SystemClock()

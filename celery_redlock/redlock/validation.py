@@ -39,15 +39,23 @@ def check_seconds(
         return
     wanted = "a number of seconds > 0" if above_zero else "a number of seconds >= 0"
     if not _is_number(value):
-        raise ConfigurationError(f"{name} must be {wanted}, got {value!r}")
+        raise ConfigurationError(f"{name} must be {wanted}, got {_text_of(value)}")
     is_endless = endless and value == math.inf
     if not (is_endless or 0 <= value < math.inf) or (above_zero and value == 0):
-        raise ConfigurationError(f"{name} must be {wanted}, got {value!r}")
+        raise ConfigurationError(f"{name} must be {wanted}, got {_text_of(value)}")
     # An int may be more than any float.
     most = min(longest, sys.float_info.max)
     if value > most and not is_endless:
-        got = shown(repr(value))
+        got = _text_of(value)
         raise ConfigurationError(f"{name} must be at most {most:.10g} seconds, got {got}")
+
+
+def _text_of(value: object) -> str:
+    """Return a value as a message shows it."""
+    try:
+        return shown(repr(value))
+    except ValueError:
+        return "an int that Python refuses to write, since it has too many digits"
 
 
 def check_count(name: str, value: object) -> None:
@@ -57,7 +65,7 @@ def check_count(name: str, value: object) -> None:
         ConfigurationError: The message names the argument, its value and the range.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigurationError(f"{name} must be a whole number >= 1, got {value!r}")
+        raise ConfigurationError(f"{name} must be a whole number >= 1, got {_text_of(value)}")
 
 
 def seconds_given(
@@ -112,6 +120,21 @@ def lease_times_ms(key: str, ttl: float, lock_delay: float, max_ttl: float) -> t
             "one, or set max_ttl for all users of these nodes"
         )
     return round(ttl * 1000), round(lock_delay * 1000)
+
+
+def check_observers(observers: object) -> None:
+    """Raise an error unless `observers` is a list of callables.
+
+    Raises:
+        ConfigurationError: The message names the type of what is not.
+    """
+    if not isinstance(observers, Sequence):
+        kind = type(observers).__name__
+        raise ConfigurationError(f"observers must be a list of callables, got {kind}")
+    for one in observers:
+        if not callable(one):
+            kind = type(one).__name__
+            raise ConfigurationError(f"each of observers must be a callable, got {kind}")
 
 
 def check_key(key: object) -> None:
@@ -211,22 +234,23 @@ def address_of(url: str) -> str:
     """Return the address in a node's URL, without its password: the node's name in all logs.
 
     Raises:
-        ConfigurationError: The URL can't be parsed. It is not shown: it may hold a password.
+        ConfigurationError: The URL can't be parsed, or its port is 0, for which redis-py would take
+            6379. It is not shown: it may hold a password.
     """
     try:
         parts = urlsplit(url)
         is_password_given = "password=" in parts.query
         after = parts.path + parts.fragment + ("" if is_password_given else parts.query)
         # An @ behind the host comes from a password with a / ? or # in it.
-        if "@" not in after and parts.scheme != "unix":
-            return f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
-        if "@" not in after and parts.path.startswith("/"):
+        if "@" not in after and parts.scheme == "unix" and parts.path.startswith("/"):
             return f"unix:{parts.path}"
+        if "@" not in after and parts.scheme != "unix" and parts.port != 0:
+            return f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
     except ValueError:
         # What the parser takes for a bad port may be a password, so its words are not passed on.
         pass
     raise ConfigurationError(
         "a node's URL can't be read (it may hold a password, so it is not shown): write "
         "redis://user:password@host:6379/0 or unix://user:password@/path, with / ? # @ : in a "
-        "password as %2F %3F %23 %40 %3A"
+        "password as %2F %3F %23 %40 %3A, and a port of 1 to 65535"
     )

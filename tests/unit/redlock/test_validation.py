@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import pytest
 
+from celery_redlock.redlock import Redlock
 from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.redlock.events import Observer
 from celery_redlock.redlock.validation import (
     address_of,
     check_count,
@@ -51,6 +53,41 @@ def test_a_number_that_no_float_can_be_is_refused(endless: bool) -> None:
     # It would fail later, wherever it is first added to a time.
     with pytest.raises(ConfigurationError, match="wait must be at most 1"):
         check_seconds("wait", 10**400, endless=endless)
+
+
+@pytest.mark.parametrize("value", [10**5000, -(10**5000)], ids=["above", "below"])
+@pytest.mark.parametrize("above_zero", [False, True])
+def test_a_number_that_python_does_not_write_is_refused(value: int, above_zero: bool) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"^ttl must be .*, got an int that Python refuses"
+    ):
+        check_seconds("ttl", value, above_zero=above_zero)
+    with pytest.raises(
+        ConfigurationError, match=r"^ttl must be .*, got an int that Python refuses"
+    ):
+        check_count("ttl", -abs(value))
+
+
+@pytest.mark.parametrize(
+    ("observers", "message"),
+    [
+        (None, "observers must be a list of callables, got NoneType"),
+        (print, "observers must be a list of callables, got builtin_function_or_method"),
+        ([print, None], "each of observers must be a callable, got NoneType"),
+        ("x", "each of observers must be a callable, got str"),
+    ],
+)
+def test_observers_are_a_list_of_callables(observers: object, message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Redlock(["redis://a"], observers=cast("list[Observer]", observers))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("url", ["redis://a:0", "rediss://me:secret@a:0/1", "redis://a:65536"])
+def test_a_port_that_no_server_has_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="a port of 1 to 65535") as caught:
+        address_of(url)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [10.5, 11, 1e300])

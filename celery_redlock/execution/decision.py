@@ -76,8 +76,8 @@ class Situation(NamedTuple):
         is_shutting_down: Whether the worker is being shut down.
         is_own: Whether the holder is an execution of the same publication, or its reservation.
         is_slot: Whether the pending slot is held, instead of the lock itself.
-        has_result: Whether the task's result is that of another run: of the holder, which executes
-            another receiver's copy of a broadcast message, or of the run before one more.
+        has_result: Whether the task's result is that of another run: of the holder, if it has the
+            same task id, or of the run before one more.
     """
 
     on_conflict: OnConflict

@@ -115,7 +115,7 @@ def _situation(message: Message, refused: Exception) -> Situation:
         is_own=held is not None and delivery.has_owner(held.owner),
         is_slot=held is not None and held.key == pending_slot_key(message.key),
         has_result=message.has_result
-        or (held is not None and _is_held_by_other_receiver(message, held)),
+        or (held is not None and _is_held_by_same_task(message, held)),
     )
 
 
@@ -188,11 +188,14 @@ def end_revoked(message: Message) -> NoReturn:
     raise Ignore
 
 
-def _is_held_by_other_receiver(message: Message, held: LockHeld) -> bool:
-    """Return whether another receiver's copy of a broadcast message runs, under one task id."""
-    origin = message.delivery.origin
-    is_broadcast = origin is not None and bool(origin.broadcast_to)
-    return is_broadcast and task_of(held.owner) == label_of(message.request.id)
+def _is_held_by_same_task(message: Message, held: LockHeld) -> bool:
+    """Return whether the task's result is to be stored by the lock's holder, under the same id.
+
+    The holder has another receiver's copy of a broadcast message, or the task id was published
+    more than once. An eager execution has a result of its own.
+    """
+    request = message.request
+    return not request.is_eager and task_of(held.owner) == label_of(request.id)
 
 
 def is_result_ignored(task: Task[Any, Any], request: Context, *, is_error: bool = True) -> bool:

@@ -13,7 +13,7 @@ _EACH = 50
 _FOUND_AS = {
     "acknowledged_though_not_published": "lost",
     "acknowledged_before_published": "lost",
-    "copy_is_a_duplicate": "holder",
+    "copy_is_a_duplicate": "lost",
     "copy_runs_beside": "exclusion",
     "copy_is_dropped": "lost",
     "copy_stores_a_result": "result",

@@ -138,13 +138,13 @@ ROWS = (
         lambda _, of: of.on_conflict is COALESCE and of.has_queue,
     ),
     Row(
-        "It would be requeued, but has no queue, and another receiver runs its copy of the "
-        "broadcast message", "any", Action.DISCARD, BY_CONFLICT, True,
+        "It would be requeued, but has no queue, and the holder has the same task id", "any",
+        Action.DISCARD, BY_CONFLICT, True,
         lambda why, of: of.has_result and _comes_back_by(why, of) is not None,
     ),
     Row(
-        "Another receiver runs its copy of the broadcast message, or this one has run and was to "
-        "run once more", "all others", Action.DISCARD, "skip", True,
+        "The holder has the same task id, or this message has run and was to run once more",
+        "all others", Action.DISCARD, "skip", True,
         lambda _, of: of.has_result,
     ),
     Row(

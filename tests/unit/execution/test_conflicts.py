@@ -47,14 +47,36 @@ def test_a_parked_copy_pauses_for_half_the_age_of_its_run(
     assert pauses == pytest.approx([0.25, 4, 20])
 
 
-def test_the_same_id_published_again_is_not_parked(
-    new_task: NewTask, node: OneNode, conflicts: Any
+@pytest.mark.parametrize("policy", ["skip", "complete", "raise", "wait"])
+@pytest.mark.parametrize("is_reservation", [False, True])
+def test_the_same_id_published_again_leaves_the_result_to_the_holder(
+    new_task: NewTask,
+    node: OneNode,
+    published: Any,
+    conflicts: Any,
+    policy: str,
+    is_reservation: bool,
 ) -> None:
-    task = new_task()
+    """It is a call of its own, which the policy ends: but its result is that of the holder."""
+    task = new_task(lock_on_conflict=policy, lock_wait=1 if policy == "wait" else None)
+    owner = new_owner("task-1", publication=NONCE, is_reservation=is_reservation)
+    node.held["t"] = owner, 1e9
+    deliver(task, **{PUBLICATION_HEADER: NONCE[::-1]})
+    assert task.AsyncResult("task-1").state == "PENDING"
+    assert [conflict["outcome"] for conflict in conflicts] == ["skip"]
+    assert (task.runs, published) == ([], [])
+
+
+@pytest.mark.parametrize("policy", ["reschedule", "coalesce"])
+def test_the_same_id_published_again_runs_later_if_the_policy_says_so(
+    new_task: NewTask, node: OneNode, published: Any, policy: str
+) -> None:
+    task = new_task(lock_on_conflict=policy)
     node.held["t"] = OWN, 1e9
     deliver(task, **{PUBLICATION_HEADER: NONCE[::-1]})
-    assert task.AsyncResult("task-1").state == "REVOKED"
-    assert [conflict["outcome"] for conflict in conflicts] == ["skip"]
+    [headers] = published
+    assert headers[PUBLICATION_HEADER] == NONCE[::-1]
+    assert COPY_HEADER not in headers
 
 
 def test_an_eager_execution_with_the_holders_id_is_not_parked(

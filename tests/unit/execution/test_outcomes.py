@@ -17,9 +17,8 @@ from celery_redlock.execution import outcomes
 from celery_redlock.execution.message import Message
 from celery_redlock.messages.headers import COPY_HEADER, PUBLICATION_HEADER
 from celery_redlock.messages.headers import RESERVATION_HEADER as HEADER
-from celery_redlock.messages.origin import ORIGIN, Origin
 from celery_redlock.messages.reservation import Reservation
-from tests.support.fakes.forged import HOLDER, WAITING, NewTask, deliver, message_of
+from tests.support.fakes.forged import HOLDER, WAITING, NewTask, message_of
 from tests.support.fakes.one_node import OneNode
 
 HELD = LockHeld("t", "holder@host", 20.0, held_since=970.5, owner=HOLDER)
@@ -303,16 +302,6 @@ def test_the_result_of_a_revoked_task_is_stored_as_the_call_wants(
     with pytest.raises(Ignore):
         outcomes.end_revoked(message)
     assert marks == [{"request": message.request, "store_result": False}]
-
-
-def test_the_same_id_of_another_publication_is_no_other_receivers_copy(
-    new_task: NewTask, node: OneNode
-) -> None:
-    """Its queue is known, as that of each message which an exchange has delivered."""
-    task = new_task()
-    node.held["t"] = f"{'0' * 32}:task-1@host", 1e9
-    deliver(task, **{ORIGIN: Origin("queue"), PUBLICATION_HEADER: NONCE})
-    assert task.AsyncResult("task-1").state == "REVOKED"
 
 
 # --- requeued -------------------------------------------------------------------------------------

@@ -26,8 +26,8 @@ ONCE_MORE_HEADER = "redlock_once_more"
 TICK_HEADER = "redlock_tick"
 """Header of a message that beat published: the slot of its tick, in ISO 8601."""
 STEP_HEADER = "redlock_step"
-"""Header of a step, the next task of a chain or the body of a chord. If the run that published it is
-repeated, the step is published again, under the same task id."""
+"""Header of a step: the next task of a chain, or the body of a chord. If the run that published it
+is repeated, the step is published again, under the same task id."""
 PLACEMENT_HEADER = "redlock_placement"
 """Header of a message whose publisher holds a lock for it, a reservation or the claim of a tick:
 the time, in seconds since the epoch, and the placement of the lock."""

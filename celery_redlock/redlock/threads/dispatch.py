@@ -103,11 +103,19 @@ def _start(run: Callable[[], None], name: str) -> None:
             try:
                 run()
             finally:
-                # Up to Python 3.12 `threading` lists a thread that it has not started for ever, and
-                # the next one with its number by its name.
-                threading._active.pop(_ident(), None)  # type: ignore[attr-defined]  # noqa: SLF001
+                _forget_dummy()
 
     _start_and_wait(named)
+
+
+def _forget_dummy() -> None:
+    """Have `threading` list the calling thread no more, if it has not started it.
+
+    Up to Python 3.12 it would for ever, and the next thread with the same number by the same name.
+    """
+    listed: dict[int, threading.Thread] = threading._active  # type: ignore[attr-defined]  # noqa: SLF001
+    if isinstance(listed.get(_ident()), threading._DummyThread):  # noqa: SLF001
+        listed.pop(_ident(), None)
 
 
 class _Beginning:

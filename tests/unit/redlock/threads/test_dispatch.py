@@ -109,7 +109,9 @@ def test_a_thread_without_memory_for_its_name_runs(
         raise MemoryError
 
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
-    refusing = SimpleNamespace(current_thread=current_thread, _active={})
+    refusing = SimpleNamespace(
+        current_thread=current_thread, _active={}, _DummyThread=threading.Thread
+    )
     monkeypatch.setattr(dispatch, "threading", refusing)
     has_run = threading.Event()
     start(has_run.set, "a thread")
@@ -137,3 +139,12 @@ def test_a_thread_that_has_ended_is_listed_no_more(start: Callable[..., None]) -
     start(lambda: names.append(threading.current_thread().name), "a listed thread")
     eventually(lambda: names == ["a listed thread"])
     eventually(lambda: "a listed thread" not in [one.name for one in threading.enumerate()])
+
+
+def test_a_thread_that_threading_has_started_stays_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some tests, and perhaps tools, have the function run on the thread that starts it."""
+    monkeypatch.setattr(dispatch, "_start_and_wait", lambda run: run())
+    thread = threading.current_thread()
+    monkeypatch.setattr(thread, "name", thread.name)
+    dispatch.start_thread(lambda: None, "not a thread of its own")
+    assert threading.current_thread() is thread

@@ -17,7 +17,7 @@ from celery_redlock.pools.interrupt import Interrupt
 from celery_redlock.pools.pool_process import keeper_client
 from celery_redlock.redlock import Lease
 from celery_redlock.redlock.errors import AlreadyDone, LeaseLost, LockHeld, RedlockError, shown
-from celery_redlock.redlock.lease import is_reservation, release_or_warn
+from celery_redlock.redlock.lease import is_reservation, new_owner, release_or_warn
 from celery_redlock.redlock.lock import DAY_S
 
 from .kills import await_outcome, ends_task, is_kill
@@ -82,6 +82,7 @@ class Run:
                 lease.acquired_at + options.min_hold,
                 self.message.delivery.mark_to_leave,
                 will_be_redelivered=bool(self.message.task.reject_on_worker_lost),
+                successor=self._successor_if_lost(),
             )
         if not self._is_kept_by_main:
             self._interrupt = interrupt.new_interrupt()
@@ -304,6 +305,23 @@ class Run:
         )
         comes_again = isinstance(raised, LeaseLost) and raised is not self.ended_by
         return mark if is_over and not comes_again else None
+
+    def _successor_if_lost(self) -> str:
+        """Return the owner for the retry that Celery publishes if this process dies; '': none.
+
+        The retry gets a reservation with another owner as it is published. Until then, which may
+        take Celery seconds, this one keeps the lock.
+        """
+        task, delivery = self.message.task, self.message.delivery
+        retries, most = self.message.request.retries or 0, task.max_retries
+        is_retried = getattr(task, "retry_on_worker_lost", False) and (
+            most is None or retries < most
+        )
+        if not (is_retried and self.message.options.lifetime.holds_across_retries):
+            return ""
+        return new_owner(
+            str(delivery.request.id), publication=delivery.publication, is_reservation=True
+        )
 
     def _max_hold(self) -> float:
         if self.message.options.max_hold is not None:

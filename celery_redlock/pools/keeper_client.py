@@ -98,7 +98,13 @@ class KeeperClient:
         )
 
     def register(
-        self, lease: Lease, min_hold_until: float, done: str | None, *, will_be_redelivered: bool
+        self,
+        lease: Lease,
+        min_hold_until: float,
+        done: str | None,
+        *,
+        will_be_redelivered: bool,
+        successor: str = "",
     ) -> bool:
         """Register `lease` with the keeper, which renews it, and releases it if this process dies.
 
@@ -109,6 +115,7 @@ class KeeperClient:
             done: Done mark for other copies of the message if this process dies; None if there are
                 no copies.
             will_be_redelivered: Whether the message comes again if this process is killed.
+            successor: As in `LeaseRecord`.
 
         Returns:
             Whether the keeper has the lease. False if it is too long for a row, all rows of this
@@ -121,6 +128,7 @@ class KeeperClient:
             done=done,
             # Otherwise Celery decides after the process has died.
             will_be_redelivered=will_be_redelivered or None,
+            successor=successor,
         )
         row = next((at for at, one in list(self._attempts.items()) if one == lease.owner), None)
         if row is None:

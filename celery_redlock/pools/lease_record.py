@@ -32,6 +32,8 @@ class LeaseRecord(NamedTuple):
         will_be_redelivered: Whether the message comes again if the process is killed; None if
             Celery decides that after the process has died.
         lock_delay_ms: Time for which the lock stays on the nodes if the process dies, ms.
+        successor: Owner of the reservation that gets the lock if the process dies, until Celery
+            has published the retry of its task; '' for none.
     """
 
     pid: int
@@ -47,6 +49,7 @@ class LeaseRecord(NamedTuple):
     done: str | None = None
     will_be_redelivered: bool | None = None
     lock_delay_ms: int = 0
+    successor: str = ""
 
     @classmethod
     def of(
@@ -57,6 +60,7 @@ class LeaseRecord(NamedTuple):
         min_hold_until: float,
         done: str | None,
         will_be_redelivered: bool | None,
+        successor: str = "",
     ) -> LeaseRecord:
         """Return the record of `lease`; for the other arguments see the attributes."""
         return cls(
@@ -73,6 +77,7 @@ class LeaseRecord(NamedTuple):
             done=done,
             will_be_redelivered=will_be_redelivered,
             lock_delay_ms=lease.lock_delay_ms,
+            successor=successor,
         )
 
     def new_lease(self, clock: Clock) -> Lease:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from celery_redlock.redlock.threads import callbacks
 
 from .lease_record import LeaseRecord
 
+logger = logging.getLogger(__name__)
 RETRY_S = 0.05
 PROVISIONAL_S = 10.0
 """Time that a done mark lasts while the outcome of its message is unknown, in seconds. Celery was
@@ -35,6 +38,7 @@ class HeldLease:
         is_kept: Whether the main process has begun to renew it.
         keep_until: Time until which the lock key stays after the release, seconds on the clock;
             None: it is not released yet.
+        is_handed_over: Whether the lock is reserved for the retry that Celery may publish.
     """
 
     record: LeaseRecord
@@ -42,6 +46,7 @@ class HeldLease:
     will_be_redelivered: bool | None
     is_kept: bool = False
     keep_until: float | None = None
+    is_handed_over: bool = False
 
     @property
     def mark(self) -> tuple[str | None, float]:
@@ -80,7 +85,10 @@ class OrphanedLeases:
                 # What the dead process has sent last, until the deadline, may still be on its way.
                 delayed_until = min(now, held.lease.deadline) + held.lease.lock_delay_ms / 1000
                 held.keep_until = max(delayed_until, held.record.min_hold_until)
+                held.is_handed_over = _hand_over(redlock, held, held.keep_until)
             keep = max(0.0, held.keep_until - now)
+            if held.is_handed_over and held.will_be_redelivered is False and not keep:
+                _release_successor(redlock, held)
             done, done_ttl = held.mark
             # A release that is repeated after the deadline would keep the key from then on.
             release = partial(
@@ -97,7 +105,8 @@ class OrphanedLeases:
                     release_or_warn, release, held.lease,
                     failed="lock not released key=%s", about=(held.lease.key,),
                 )  # fmt: skip
-            if held.record.done and held.will_be_redelivered is not False:
+            awaits_outcome = held.record.done or held.is_handed_over
+            if awaits_outcome and held.will_be_redelivered is not False:
                 self._awaiting_outcome.append((now, held))
 
     def apply_task_outcomes(self, redlock: TaskLock, holding: Iterable[HeldLease]) -> None:
@@ -121,3 +130,40 @@ class OrphanedLeases:
         self._awaiting_outcome = deque(
             one for one in self._awaiting_outcome if one[1].will_be_redelivered is not False
         )
+
+
+def _hand_over(redlock: TaskLock, held: HeldLease, keep_until: float) -> bool:
+    """Return whether the lock is reserved now for the retry that Celery may publish.
+
+    The lease is to be released either way.
+    """
+    lease, successor = held.lease, held.record.successor
+    # During a lock delay nobody may follow yet.
+    if not successor or held.will_be_redelivered is False or lease.lock_delay_ms:
+        return False
+    try:
+        redlock.reserve(
+            lease.key,
+            max(PROVISIONAL_S, keep_until - redlock.clock.now()),
+            supersedes=lease.owner,
+            owner=successor,
+            highest_floor=lease.token,
+        )
+    except Exception as error:  # noqa: BLE001  # no error may hold up the others
+        callbacks.tell(
+            logger.warning, "lock not reserved for the retry of a dead process key=%s error=%s",
+            lease.key, error,
+        )  # fmt: skip
+        return False
+    return True
+
+
+def _release_successor(redlock: TaskLock, held: HeldLease) -> None:
+    """Release what `_hand_over` has reserved: the retry is published, or there is none.
+
+    A retry that was published has a reservation of its own by then.
+    """
+    held.is_handed_over = False
+    # If that fails, it expires soon.
+    with contextlib.suppress(Exception):
+        redlock.release_owner(held.lease.key, held.record.successor)

@@ -27,7 +27,7 @@ from celery_redlock.messages.reservation import (
 from celery_redlock.pools.pool_process import withdraw_attempts
 from celery_redlock.redlock.errors import LockHeld, QuorumUnavailable, shown
 from celery_redlock.redlock.labels import label_of
-from celery_redlock.redlock.lease import new_owner, task_of
+from celery_redlock.redlock.lease import is_reservation, new_owner, publication_of, task_of
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.signals import lock_conflict, lock_unavailable
 from celery_redlock.throttled_log import ThrottledLog
@@ -126,20 +126,20 @@ class Publication(NamedTuple):
         """
         if self.task_id is not None and self.task_id == self.task.request.id:
             return self._send_again(send)
-        key = reserved_key(self.lock.lifetime, self.key)
-        if key is None or is_in_canvas(self.options):
+        key, is_retry = reserved_key(self.lock.lifetime, self.key), self._is_retry_of_lost_run
+        if key is None or (is_in_canvas(self.options) and not is_retry):
             return send(self.task_id, {})
         task_id = self.task_id or uuid()
         try:
             reservation = breaker_of(self.redlock).call(key, partial(self._reserve, key, task_id))
         except LockHeld as held:
-            if held.contended or self._is_tick_again(held):
+            if held.contended or is_retry or self._is_tick_again(held):
                 return send(task_id, {})
             if not self._may_be_dropped(held):
                 raise
             return self.task.AsyncResult(str(task_of(held.owner)))
         except QuorumUnavailable as error:
-            is_raised = self.lock.on_unavailable is OnUnavailable.RAISE
+            is_raised = self.lock.on_unavailable is OnUnavailable.RAISE and not is_retry
             outcome = "raise" if is_raised else "unreserved"
             lock_unavailable.send(sender=self.task, task_id=task_id, error=error, outcome=outcome)
             if is_raised:
@@ -162,14 +162,33 @@ class Publication(NamedTuple):
             withdraw_attempts()
 
     def _reserve(self, key: str, task_id: str) -> Reservation:
-        return reserve(
-            self.redlock,
-            key,
-            message_ttl(self.lock, self.options),
-            task_id,
-            nonce_in(self.options.get("headers")),
-            is_period=self.lock.lifetime.is_throttle,
-        )
+        publication = nonce_in(self.options.get("headers"))
+
+        def replace(replaces: Reservation | None) -> Reservation:
+            ttl, is_period = message_ttl(self.lock, self.options), self.lock.lifetime.is_throttle
+            return reserve(
+                self.redlock, key, ttl, task_id, publication, replaces, is_period=is_period
+            )
+
+        try:
+            return replace(None)
+        except LockHeld as held:
+            is_own = task_of(held.owner) == label_of(task_id) and (
+                publication_of(held.owner) == publication
+            )
+            # The keeper of the pool has kept the lock for the retry, under another owner.
+            if not (self._is_retry_of_lost_run and is_own and is_reservation(held.owner)):
+                raise
+            return replace(Reservation(key, str(held.owner)))
+
+    @property
+    def _is_retry_of_lost_run(self) -> bool:
+        """Whether a retry is published by another process than that of its run, which has died.
+
+        It is published in any case, but with a reservation if the lifetime holds across retries.
+        """
+        is_retry = self.task_id is not None and bool(self.options.get("retries"))
+        return is_retry and self.lock.lifetime.holds_across_retries
 
     def _is_tick_again(self, held: LockHeld) -> bool:
         """Return whether another replica of beat reserved this tick, and may have died since."""

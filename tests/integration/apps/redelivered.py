@@ -140,6 +140,14 @@ def stubborn(self: SingletonTask, key: str, gate: str | None = None) -> int:
     return int(self.request.retries)
 
 
+@locked(
+    lock_lifetime="until_executed", retry_on_worker_lost=True, max_retries=3, default_retry_delay=2
+)
+def enduring(self: SingletonTask, key: str, gate: str | None = None) -> int:
+    inside.run(gate, key=key, retries=self.request.retries)
+    return int(self.request.retries)
+
+
 @locked(acks_late=True, reject_on_worker_lost=True)
 def deadly(self: SingletonTask, key: str) -> None:
     inside.run(key=key)

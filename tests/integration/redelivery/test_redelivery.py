@@ -272,6 +272,26 @@ def test_a_killed_task_that_is_retried_is_not_run_by_its_copy(
     assert result_of(project, result.id).get(timeout=PATIENCE) == 1
 
 
+@pytest.mark.skipif(not RETRIES_LOST_TASKS, reason="this Celery retries no lost task")
+@pytest.mark.parametrize("acks", ["late", "early"])
+def test_no_duplicate_comes_between_a_lost_run_and_its_retry(
+    request: pytest.FixtureRequest, key: str, acks: str
+) -> None:
+    project: Project = request.getfixturevalue(acks)
+    result = project.tasks.enduring.delay(key, key)
+    kill_process(project.run_of(result.id).pid)
+    calls = set()
+
+    def is_retried() -> bool:
+        calls.add(project.tasks.enduring.delay(key, key).id)
+        return len(runs(project, result.id)) > 1
+
+    eventually(is_retried, f"{result.id} is retried")
+    assert calls == {result.id}
+    project.open(key)
+    assert result.get(timeout=PATIENCE) == 1
+
+
 def test_a_death_after_the_body_loses_neither_result_nor_chain(project: Project, key: str) -> None:
     # The lock is released by then, and the release leaves a mark; but nothing is stored yet.
     last: Any = chain(project.tasks.dying.si(key), project.tasks.collect.si(key)).delay()

@@ -16,7 +16,7 @@ from celery_redlock.pools import interrupt, pool_process
 from celery_redlock.pools.orphaned_leases import PROVISIONAL_S
 from celery_redlock.redlock import Lease
 from celery_redlock.redlock.errors import LeaseLost
-from celery_redlock.redlock.lease import new_owner
+from celery_redlock.redlock.lease import is_reservation, new_owner, publication_of, task_of
 from celery_redlock.redlock.lock import DAY_S
 from tests.support.fakes.forged import NewTask, message_of
 from tests.support.fakes.one_node import OneNode
@@ -115,7 +115,7 @@ def test_in_a_pool_process_the_main_process_keeps_the_lease(
     held_until = run.lease.acquired_at + 5.0
     mark = f"task-1/0/{NONCE}"
     assert client.calls == [
-        ("register", run.lease, held_until, mark, {"will_be_redelivered": True})
+        ("register", run.lease, held_until, mark, {"will_be_redelivered": True, "successor": ""})
     ]
     assert keeper.calls == []
     run._on_lost(run.lease)
@@ -127,7 +127,34 @@ def test_the_main_process_knows_whether_the_message_comes_again(
 ) -> None:
     new_run({"acks_late": True}).begin()
     [(*_, how)] = client.calls
-    assert how == {"will_be_redelivered": False}
+    assert how["will_be_redelivered"] is False
+
+
+LOST = {"retry_on_worker_lost": True, "lock_lifetime": "until_executed", "max_retries": 3}
+
+
+@pytest.mark.parametrize(
+    ("options", "retries", "expected"),
+    [
+        ({}, 0, True),
+        ({}, 2, True),
+        ({}, 3, False),
+        ({"max_retries": None}, 1000, True),
+        ({"max_retries": 0}, 0, False),
+        ({"retry_on_worker_lost": False}, 0, False),
+        ({"lock_lifetime": "while_executing"}, 0, False),
+    ],
+)
+def test_the_main_process_knows_the_successor_of_a_run_that_celery_retries(
+    new_run: NewRun, client: Client, options: dict[str, Any], retries: int, expected: bool
+) -> None:
+    new_run(LOST | options, retries=retries).begin()
+    [(*_, how)] = client.calls
+    assert bool(how["successor"]) is expected
+    if expected:
+        assert is_reservation(how["successor"])
+        assert task_of(how["successor"]) == "task-1"
+        assert publication_of(how["successor"]) == NONCE
 
 
 def test_what_the_main_process_has_no_room_for_is_kept_here(

@@ -126,10 +126,15 @@ def test_a_record_has_all_that_the_keeper_needs(
 ) -> None:
     lease = new_lease()
     lease.superseded, lease.hold_until, lease.acquired_at = "s", 60.0, 1.0
-    assert child.register(lease, 3.0, "done", will_be_redelivered=True)
+    assert child.register(lease, 3.0, "done", will_be_redelivered=True, successor="retry")
     [record] = left(table)
     assert record == LeaseRecord.of(
-        lease, pid=os.getpid(), min_hold_until=3.0, done="done", will_be_redelivered=True
+        lease,
+        pid=os.getpid(),
+        min_hold_until=3.0,
+        done="done",
+        will_be_redelivered=True,
+        successor="retry",
     )
 
 

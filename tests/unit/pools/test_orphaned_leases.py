@@ -14,6 +14,7 @@ from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.release import DONE_S
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.fake_clock import FakeClock
+from tests.support.fakes.one_node import OneNode
 from tests.support.fakes.simulated_network import Network
 
 
@@ -227,6 +228,127 @@ def test_the_lock_delay_of_a_lost_lease_begins_at_its_deadline(stage: Stage) -> 
     stage.orphans.add_held(held)
     stage.step()
     assert stage.nodes.released[0][0] == 3.0
+
+
+# --- the lock of a task that Celery retries -------------------------------------------------------
+
+RETRY = new_owner("task-1", is_reservation=True)
+OTHERS = new_owner("task-2", is_reservation=True)
+
+
+class Dead:
+    """A process that died while it held the key `k` at 0 s, of whose task Celery may retry."""
+
+    def __init__(self, *, min_hold_until: float = 0.0, lock_delay: float = 0.0) -> None:
+        self.node = OneNode()
+        self.orphans = OrphanedLeases()
+        began = self.node.clock.now()
+        lease = self.node.acquire("k", 10.0, label="task-1")
+        lease.lock_delay_ms = round(lock_delay * 1000)
+        record = LeaseRecord.of(
+            lease,
+            pid=1,
+            min_hold_until=began + min_hold_until,
+            done=None,
+            will_be_redelivered=None,
+            successor=RETRY,
+        )
+        self.held = HeldLease(record, lease, will_be_redelivered=None)
+
+    def step(self, *holding: HeldLease) -> None:
+        self.orphans.apply_task_outcomes(self.node, holding)
+        self.orphans.release_all(self.node)
+
+    def die(self) -> str | None:
+        """Return the owner of the key after the death of the process."""
+        self.orphans.add_held(self.held)
+        self.step()
+        return self.node.owner_of("k")
+
+    def end(self, *, will_be_redelivered: bool) -> str | None:
+        """Return the owner of the key after Celery has decided."""
+        self.orphans.record_task_outcome("task-1", will_be_redelivered=will_be_redelivered)
+        self.step()
+        return self.node.owner_of("k")
+
+
+def test_the_lock_waits_for_the_retry_of_a_dead_process() -> None:
+    dead = Dead()
+    assert dead.die() == RETRY
+    dead.node.clock.move(PROVISIONAL_S - 0.1)
+    assert dead.node.owner_of("k") == RETRY
+    dead.node.clock.move(0.2)
+    assert dead.node.owner_of("k") is None
+
+
+def test_the_lock_is_free_as_soon_as_there_is_no_retry() -> None:
+    dead = Dead()
+    dead.die()
+    assert dead.end(will_be_redelivered=False) is None
+
+
+def test_the_reservation_of_a_published_retry_stays() -> None:
+    dead = Dead()
+    dead.die()
+    published = new_owner("task-1", is_reservation=True)
+    dead.node.reserve("k", 60.0, owner=published, supersedes=RETRY)
+    assert dead.end(will_be_redelivered=False) == published
+
+
+def test_the_lock_waits_for_a_message_that_comes_again() -> None:
+    dead = Dead()
+    dead.die()
+    assert dead.end(will_be_redelivered=True) == RETRY
+
+
+def test_a_task_that_ended_before_its_process_died_has_no_successor() -> None:
+    dead = Dead()
+    dead.orphans.record_task_outcome("task-1", will_be_redelivered=False)
+    dead.step(dead.held)
+    assert dead.die() is None
+
+
+def test_a_min_hold_outlasts_a_retry_that_there_is_not() -> None:
+    dead = Dead(min_hold_until=20.0)
+    dead.die()
+    assert dead.end(will_be_redelivered=False) == RETRY
+    dead.node.clock.move(19.9)
+    assert dead.node.owner_of("k") == RETRY
+    dead.node.clock.move(0.2)
+    assert dead.node.owner_of("k") is None
+
+
+def test_nobody_follows_a_dead_process_during_its_lock_delay() -> None:
+    dead = Dead(lock_delay=5.0)
+    assert dead.die() != RETRY
+
+
+@pytest.mark.parametrize("is_up", [False, True])
+def test_a_lock_that_can_not_be_reserved_for_the_retry_is_released(
+    caplog: pytest.LogCaptureFixture, is_up: bool
+) -> None:
+    """Another owner has it, for the lease was lost; or no quorum answers."""
+    dead = Dead()
+    dead.node.held["k"] = OTHERS, 1e9
+    dead.node.is_up = is_up
+    dead.die()
+    assert bool(dead.orphans) is not is_up
+    assert "not reserved for the retry of a dead process key=k" in caplog.text
+    assert dead.node.held["k"][0] == OTHERS
+
+
+def test_a_release_that_is_repeated_keeps_the_lock_for_the_retry() -> None:
+    dead = Dead()
+    release, dead.node.release = dead.node.release, _fail  # type: ignore[method-assign]
+    dead.die()
+    dead.node.release = release  # type: ignore[method-assign]
+    dead.step()
+    assert not dead.orphans
+    assert dead.node.owner_of("k") == RETRY
+
+
+def _fail(*_: Any, **__: Any) -> None:
+    raise QuorumUnavailable("k", {}, 1, "release")
 
 
 def test_a_release_repeated_late_begins_no_second_lock_delay(

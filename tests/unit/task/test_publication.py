@@ -298,6 +298,82 @@ def test_a_call_that_is_not_published_releases_its_reservation(
     assert node.held == {}
 
 
+# --- the retry of a run whose process has died ----------------------------------------------------
+
+LOST: dict[str, Any] = {
+    "task_id": "task-1", "retries": 1, "root_id": "task-1", "countdown": 5,
+    "headers": {PUBLICATION_HEADER: NONCE},
+}  # fmt: skip
+"""As Celery publishes it in the worker's main process."""
+KEPT = new_owner("task-1", publication=NONCE, is_reservation=True)
+"""Owner of the reservation with which the keeper has kept the lock for it."""
+
+
+@pytest.mark.parametrize("holder", [None, KEPT], ids=["nobody", "the keeper"])
+def test_the_retry_of_a_lost_run_has_a_reservation(
+    new_task: NewTask, node: OneNode, published: Any, holder: str | None
+) -> None:
+    if holder:
+        node.held["t"] = holder, 1e9
+    new_task(lock_lifetime="until_executed").apply_async(**LOST)
+    [headers] = published
+    owner, ends = node.held["t"]
+    assert headers[HEADER] == ["t", owner]
+    assert owner != holder
+    assert (task_of(owner), publication_of(owner)) == ("task-1", NONCE)
+    assert ends - node.clock.now() == pytest.approx(3605)
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        HOLDER,
+        WAITING,
+        new_owner("task-1", publication=NONCE),
+        new_owner("task-1", publication=NONCE[::-1], is_reservation=True),
+        new_owner("task-2", publication=NONCE, is_reservation=True),
+    ],
+    ids=["another run", "another message", "a copy's run", "the id again", "another id"],
+)
+@pytest.mark.parametrize("policy", ["skip", "raise"])
+def test_the_retry_of_a_lost_run_is_published_whoever_holds_the_lock(
+    new_task: NewTask, node: OneNode, published: Any, conflicts: Any, holder: str, policy: str
+) -> None:
+    node.held["t"] = holder, 1e9
+    result = new_task(lock_lifetime="until_executed", lock_on_conflict=policy).apply_async(**LOST)
+    assert (result.id, [one["id"] for one in published]) == ("task-1", ["task-1"])
+    assert HEADER not in published[0]
+    assert node.owner_of("t") == holder
+    assert conflicts == []
+
+
+def test_the_retry_of_a_lost_run_is_published_without_a_quorum(
+    new_task: NewTask, node: OneNode, published: Any
+) -> None:
+    node.is_up = False
+    task = new_task(lock_lifetime="until_executed", lock_on_unavailable="raise")
+    task.apply_async(**LOST)
+    assert [one["id"] for one in published] == ["task-1"]
+
+
+@pytest.mark.parametrize("lifetime", [one for one in RESERVING if one != "until_executed"])
+def test_the_retry_of_a_lost_run_of_another_lifetime_reserves_nothing(
+    new_task: NewTask, node: OneNode, published: Any, lifetime: str
+) -> None:
+    new_task(lock_lifetime=lifetime).apply_async(**LOST)
+    assert (len(published), node.held) == (1, {})
+
+
+def test_only_a_retry_takes_over_what_the_keeper_has_kept(
+    new_task: NewTask, node: OneNode, published: Any
+) -> None:
+    """The same id published with the same headers is a duplicate of that retry."""
+    node.held["t"] = KEPT, 1e9
+    options = LOST | {"retries": 0, "root_id": None}
+    new_task(lock_lifetime="until_executed").apply_async(**options)
+    assert published == []
+
+
 # --- a retry --------------------------------------------------------------------------------------
 
 

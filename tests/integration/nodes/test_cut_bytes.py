@@ -9,6 +9,10 @@ from celery_redlock.testing import Server
 from tests.conftest import NewRedlock, ProxyFor, StartServers
 from tests.support.judges.nodes import expire_on, take_on
 
+TTL_S = 600.0
+PATIENT = {"node_timeout": 60.0, "max_ttl": TTL_S}
+"""The proxies share the interpreter with the test, and give way to it for each piece."""
+
 
 @pytest.fixture
 def three(servers: StartServers) -> list[Server]:
@@ -21,8 +25,8 @@ def test_leases_with_long_keys_are_renewed_in_pieces(
 ) -> None:
     seen: list[Event] = []
     proxies = [proxy_for(server) for server in three]
-    redlock = new_redlock([proxy.url for proxy in proxies], observers=[seen.append])
-    leases = [redlock.acquire(f"{number}".ljust(400, "k")) for number in range(2)]
+    redlock = new_redlock([proxy.url for proxy in proxies], **PATIENT, observers=[seen.append])
+    leases = [redlock.acquire(f"{number}".ljust(400, "k"), TTL_S) for number in range(2)]
     for proxy in proxies:
         proxy.requests.piece, proxy.requests.pause = 1448, 0.0003
         proxy.replies.piece, proxy.replies.pause = piece, 0.0003
@@ -38,8 +42,8 @@ def test_a_lease_that_a_rival_has_is_not_renewed_in_pieces(
     three: list[Server], new_redlock: NewRedlock, proxy_for: ProxyFor
 ) -> None:
     proxies = [proxy_for(server) for server in three]
-    redlock = new_redlock([proxy.url for proxy in proxies])
-    leases = [redlock.acquire(f"k{number}") for number in range(2)]
+    redlock = new_redlock([proxy.url for proxy in proxies], **PATIENT)
+    leases = [redlock.acquire(f"k{number}", TTL_S) for number in range(2)]
     for proxy in proxies:
         proxy.cut(4, 0.0003)
     assert redlock.extend_all(leases) == [None, None]

@@ -23,7 +23,6 @@ from .headers import (
     ONCE_MORE_HEADER,
     PLACEMENT_HEADER,
     REDELIVERED,
-    STEP_HEADER,
     TICK_HEADER,
     deaths_in,
     message_headers,
@@ -61,7 +60,7 @@ class Delivery(NamedTuple):
         is_redelivered: Whether it was just delivered again, also if it was requeued to be counted.
         is_copy: Whether it was delivered before, or parked because its first copy ran.
         may_have_copy: Whether another copy may exist, or have existed, by the headers: the message
-            is a copy itself, or a tick of beat or a step, which may have been published twice.
+            is a copy itself, or a tick of beat, which may have been published twice.
         may_be_copy: Whether a message with this task id may be a copy, whatever the nonces say.
         is_successor: Whether an earlier run of the task published it: as retry or replacement.
     """
@@ -96,7 +95,7 @@ class Delivery(NamedTuple):
         carried = 0 if deaths_in(headers) else _count_in(headers, DELIVERIES_HEADER)
         is_redelivered = is_flagged or headers.get(COPY_HEADER) == REDELIVERED
         is_copy = is_redelivered or COPY_HEADER in headers
-        may_have_copy = is_copy or TICK_HEADER in headers or STEP_HEADER in headers
+        may_have_copy = is_copy or TICK_HEADER in headers
         return cls(
             task=task,
             request=request,

@@ -25,9 +25,6 @@ ONCE_MORE_HEADER = "redlock_once_more"
 """Header with the nonce of a run of a message of which a copy has run before."""
 TICK_HEADER = "redlock_tick"
 """Header of a message that beat published: the slot of its tick, in ISO 8601."""
-STEP_HEADER = "redlock_step"
-"""Header of a step: the next task of a chain, or the body of a chord. If the run that published it
-is repeated, the step is published again, under the same task id."""
 PLACEMENT_HEADER = "redlock_placement"
 """Header of a message whose publisher holds a lock for it, a reservation or the claim of a tick:
 the time, in seconds since the epoch, and the placement of the lock."""
@@ -59,11 +56,8 @@ _OF_DELIVERY = DEATH_HEADERS | {COUNT_HEADER, ORIGIN}
 """Headers, and an attribute of the request, that belong to one delivery of a message."""
 _BEAT_HEADER = "celery_beat_task"
 _OF_ONE_MESSAGE = frozenset(
-    {
-        RESERVATION_HEADER, ONCE_MORE_HEADER, COPY_HEADER, TICK_HEADER, STEP_HEADER,
-        PLACEMENT_HEADER,
-    }
-)  # fmt: skip
+    {RESERVATION_HEADER, ONCE_MORE_HEADER, COPY_HEADER, TICK_HEADER, PLACEMENT_HEADER}
+)
 """Headers of this package that belong to one message and to the retries of its run."""
 _FROM_BEAT = frozenset({TICK_HEADER, _BEAT_HEADER, PLACEMENT_HEADER})
 _FIELDS = frozenset(vars(Context)) | {"lang", "task", "argsrepr", "kwargsrepr", "compression"}
@@ -119,11 +113,7 @@ def headers_to_requeue(request: Context) -> dict[str, Any]:
 
 
 def headers_to_publish(
-    task_id: str | None,
-    options: Mapping[str, Any],
-    running: Context | None,
-    *,
-    may_come_again: bool = False,
+    task_id: str | None, options: Mapping[str, Any], running: Context | None
 ) -> dict[str, Any]:
     """Return the headers of a message that is about to be published, with its publication.
 
@@ -131,8 +121,6 @@ def headers_to_publish(
         task_id: Task id that the caller gave, or None.
         options: Options of `apply_async`.
         running: Request of the execution that publishes the message, or None outside of one.
-        may_come_again: Whether a step that this execution publishes may be published again, and
-            a done mark tells whether it has run.
     """
     given = options.get("headers") or {}
     headers = {name: value for name, value in given.items() if name not in _OF_DELIVERY}
@@ -141,9 +129,6 @@ def headers_to_publish(
         nonce = _nonce_to_publish(task_id, options, running)
         headers.pop(DELIVERIES_HEADER, None)
         headers = _own_replaced(headers, task_id, options, running)
-        if may_come_again and running and _is_step(task_id, options):
-            nonce = _step_nonce(task_id, running)
-            headers = {**headers, STEP_HEADER: True}
     if options.get(NESTING):
         # In protocol 1 it has no other place, and the replacement would be taken for a copy of the
         # message that it replaces.
@@ -173,23 +158,6 @@ def _own_replaced(
 
 def _is_next_try(options: Mapping[str, Any]) -> bool:
     return bool(options.get("retries") or options.get(NESTING))
-
-
-def _is_step(task_id: str | None, options: Mapping[str, Any]) -> bool:
-    """Return whether a message is a signature of a canvas, whose task id was chosen before.
-
-    Its options name the queue for the reply then. Source: celery.canvas, Signature.freeze.
-    """
-    return task_id is not None and bool(options.get("reply_to")) and not _is_next_try(options)
-
-
-def _step_nonce(task_id: str | None, running: Context) -> str:
-    """Return the nonce of a step, the same for all runs of the message that publishes it.
-
-    One more run, which others rely on, publishes another.
-    """
-    once_more = nonce_in(message_headers(running), ONCE_MORE_HEADER)
-    return _digest(f"{running.id} {publication_of(running)} {once_more} {task_id}")
 
 
 def _is_of_run(task_id: str | None, running: Context) -> bool:

@@ -150,13 +150,7 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
             sent = send_by(producer, task_id)
             return sent
         refuse_per_call(self, options)
-        running = self.app.current_worker_task
-        options["headers"] = headers_to_publish(
-            task_id,
-            options,
-            running.request if running else None,
-            may_come_again=self._may_be_step_again(running),
-        )
+        options["headers"] = headers_to_publish(task_id, options, self._running)
 
         def send(task_id: str | None, headers: dict[str, Any]) -> Any:
             options["headers"] = {**options["headers"], **headers}
@@ -329,15 +323,11 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
             config = self._config = task_lock_config(self, self.app)
         return config
 
-    def _may_be_step_again(self, running: Task[Any, Any] | None) -> bool:
-        """Return whether a step that `running` publishes now may be published again.
-
-        False also if this task's lifetime leaves no done marks: a repeated step would run again.
-        """
-        comes_again = running and (
-            running.acks_late or getattr(running, "retry_on_worker_lost", False)
-        )
-        return bool(comes_again) and self._lock_config().options.lifetime.holds_while_running
+    @property
+    def _running(self) -> Context | None:
+        """The request of the execution in which this is called, of this or another task."""
+        running = self.app.current_worker_task
+        return running.request if running else None
 
     def _key_at_publish(self, args: Any, kwargs: Any, options: dict[str, Any]) -> str | None:
         """Return the lock key, or None for a call that reserves nothing at publish."""

@@ -109,7 +109,6 @@ def test_a_reservation_travels_as_key_and_owner() -> None:
 def test_a_message_is_known_by_its_headers() -> None:
     assert headers.PUBLICATION_HEADER == "redlock_publication"
     assert headers.TICK_HEADER == "redlock_tick"
-    assert headers.STEP_HEADER == "redlock_step"
     assert headers.COPY_HEADER == "redlock_copy"
     assert headers.DELIVERIES_HEADER == "redlock_deliveries"
     assert headers.REDELIVERED == "redelivered"

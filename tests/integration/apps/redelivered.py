@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from celery import current_task
-from celery.signals import after_task_publish, before_task_publish
+from celery.signals import before_task_publish
 
 from celery_redlock import SingletonTask, singleton_task
 from celery_redlock.signals import lock_released
@@ -158,22 +158,6 @@ def deadly(self: SingletonTask, key: str) -> None:
 def dying(self: SingletonTask, key: str) -> int | None:
     """Its process dies when the body has ended, before Celery can do anything about it."""
     return inside.run(key=key)
-
-
-@app.task(acks_late=True, reject_on_worker_lost=True)
-def leading(key: str) -> None:
-    """Its process dies when the next step of its chain is published."""
-    inside.run(key=key)
-
-
-@after_task_publish.connect
-def die_when_the_next_step_is_published(headers: dict[str, Any], **_: Any) -> None:
-    running = current_task.request.id if current_task else None  # type: ignore[truthy-bool]
-    has_died = inside.folder / f"died-{running}"
-    is_leading = running is not None and current_task.name == leading.name
-    if is_leading and running != headers["id"] and not has_died.exists():
-        has_died.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @lock_released.connect

@@ -302,20 +302,6 @@ def test_a_death_after_the_body_loses_neither_result_nor_chain(project: Project,
     assert len(runs(project, last.parent.id)) == 2
 
 
-@pytest.mark.parametrize("name", ["plain", "completing", "raising"])
-def test_a_step_that_is_published_by_two_runs_runs_once(
-    project: Project, key: str, name: str
-) -> None:
-    step = getattr(project.tasks, name).si(key, key)
-    last: Any = chain(project.tasks.leading.si(key), step).delay()
-    wait_until_parked(project, last.id)
-    assert len(runs(project, last.parent.id)) == 2
-    project.open(key)
-    wait_until_settled(project)
-    [run] = runs(project, last.id)
-    assert last.get(timeout=PATIENCE) == run.token
-
-
 # --- retries and replacements ---------------------------------------------------------------------
 
 

@@ -252,8 +252,8 @@ def _retry_of_a_run_once_more_has_run(patch: pytest.MonkeyPatch) -> None:
     """The retry of a run that others rely on is taken for the one that has run."""
     publish = headers.headers_to_publish
 
-    def headers_to_publish(*args: Any, **options: Any) -> dict[str, Any]:
-        published = publish(*args, **options)
+    def headers_to_publish(*args: Any) -> dict[str, Any]:
+        published = publish(*args)
         published.pop(headers.ONCE_MORE_HEADER, None)
         return published
 

@@ -15,7 +15,6 @@ from celery_redlock.messages.headers import (
     DELIVERIES_HEADER,
     ONCE_MORE_HEADER,
     PUBLICATION_HEADER,
-    STEP_HEADER,
     TICK_HEADER,
     message_headers,
     nonce_in,
@@ -187,7 +186,6 @@ def test_a_run_once_more_and_its_retry_have_marks_of_their_own() -> None:
         (False, {"delivery_info": {"redelivered": True}}),
         (False, {"headers": {COPY_HEADER: True}}),
         (False, {"headers": {TICK_HEADER: "2026-11-22T14:00:00"}}),
-        (False, {"headers": {STEP_HEADER: True}}),
     ],
     ids=str,
 )

@@ -40,7 +40,6 @@ from celery_redlock.messages.headers import (
     PUBLICATION_HEADER,
     REDELIVERED,
     SERIALIZER,
-    STEP_HEADER,
     TICK_HEADER,
 )
 from celery_redlock.messages.headers import RESERVATION_HEADER as HEADER
@@ -66,7 +65,6 @@ FORGED: dict[str, list[Any]] = {
     PUBLICATION_HEADER: [NONCE, NONCE.upper(), f"{NONCE}0", f"{NONCE}\n", "\ud800" * 16],
     ONCE_MORE_HEADER: [NONCE, f"{NONCE}0", "\ud800"],
     TICK_HEADER: [TIME, "some day", "\ud800"],
-    STEP_HEADER: [True, "some step", "\ud800"],
     PLACEMENT_HEADER: ["1767225600 x", "1767225600 \ud800", "9" * 12 + " x", "-1 x", "² x"],
     COPY_HEADER: [REDELIVERED, True, "\ud800"],
     DELIVERIES_HEADER: [1, 19, TOO_OFTEN, TOO_OFTEN + 1, "1", True],

@@ -18,7 +18,6 @@ from celery_redlock.messages.headers import (
     PUBLICATION_HEADER,
     REDELIVERED,
     RESERVATION_HEADER,
-    STEP_HEADER,
     TICK_HEADER,
     CarriedNonce,
     headers_to_publish,
@@ -204,7 +203,7 @@ def test_only_a_message_that_goes_back_carries_the_count() -> None:
 OURS = {
     RESERVATION_HEADER: ["t", WAITING], PUBLICATION_HEADER: NONCE, COPY_HEADER: REDELIVERED,
     ONCE_MORE_HEADER: OTHER, TICK_HEADER: "2026-01-01T00:00:00Z", DELIVERIES_HEADER: 2,
-    PLACEMENT_HEADER: "1767225600 redlock a:6379/0=", STEP_HEADER: True,
+    PLACEMENT_HEADER: "1767225600 redlock a:6379/0=",
 }  # fmt: skip
 NESTED = {"traceparent": "00-1", PUBLICATION_HEADER: OTHER}
 

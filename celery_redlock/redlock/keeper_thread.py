@@ -53,7 +53,8 @@ class KeeperThread:
 
     def forget(self) -> None:
         """Forget the thread, as after a fork: it is the parent's."""
-        for wakeup in self._threads.values():
+        while self._threads:
+            _, wakeup = self._threads.popitem()
             wakeup.close()  # the child's copy: the frame of the parent's thread refers to it
         # The thread adds itself, so that one which never began to run is not relied on.
         self._threads = {}
@@ -113,6 +114,8 @@ class KeeperThread:
         try:
             self._go_on(wakeup, threads)
         except Exception as error:  # noqa: BLE001  # it is logged
+            if threads.get(_RUNNING) is not wakeup:
+                return False  # a callback forked: in the child, the wakeup is closed
             # Outside a tick the thread raises nothing: another thread raised this error here.
             callbacks.tell(logger.error, "keeper interrupted, continuing", exc_info=error)
             return True

@@ -194,6 +194,7 @@ class Backing:
         acquired_in: Id of the process that acquired the lease, and alone releases it.
         entered_in: Id of the process of each of the lease's ``with`` blocks that was not left.
         closing: An entry for each thread that has left what may be the last block.
+        releases: An entry for each release that was begun.
     """
 
     verify: Callable[[Lease], None] | None = None
@@ -206,6 +207,7 @@ class Backing:
     acquired_in: int = field(default_factory=lambda: os.getpid())  # noqa: PLW0108  # patched by tests
     entered_in: list[int] = field(default_factory=list)
     closing: list[None] = field(default_factory=list)
+    releases: list[None] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)

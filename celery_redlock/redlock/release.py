@@ -146,7 +146,8 @@ class Release(ReleaseRound):
         kept = self._keeper.forget(lease)
         if lease.lost and (kept or not lease.backing.is_lost):
             self._keeper.lose(lease, kept)
-        is_first, lease.is_released = not lease.is_released, True
+        lease.backing.releases.append(None)
+        lease.is_released = True
         give_up_at = now + self._node_timeout
 
         def is_bound() -> bool:
@@ -156,9 +157,9 @@ class Release(ReleaseRound):
             return is_late is not None and is_late() and self._clock.now() < give_up_at
 
         acks = self._make(request, lease.backing.channel, is_bound)
-        # A task's run may have handed its lock over, and of an overdue release the keeper may have
-        # been first: neither is a loss.
-        is_by_us = is_first and self._clock.now() < request.due
+        # A task's run may have handed its lock over. Another release may have been first: one of
+        # another thread, or the keeper's, if this one is overdue. None of this is a loss.
+        is_by_us = len(lease.backing.releases) == 1 and self._clock.now() < request.due
         if is_by_us and lease.backing.lock and _gone(acks) >= self._quorum and not lease.lost:
             lease.backing.lost_because = TAKEN_AWAY
             self._keeper.lose(lease, kept)

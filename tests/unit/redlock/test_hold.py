@@ -308,6 +308,26 @@ def test_a_release_that_the_keeper_made_first_is_no_loss(
     assert not lease.backing.is_lost
 
 
+@pytest.mark.parametrize("renew", [True, False])
+def test_a_release_that_another_thread_made_first_is_no_loss(
+    five: Network, redlock: Redlock, seen: list[Event], monkeypatch: pytest.MonkeyPatch,
+    renew: bool,
+) -> None:  # fmt: skip
+    make = redlock._release._make
+    lease = redlock.acquire("k", TTL, renew=renew)
+
+    def late(request: ReleaseRequest, *how: Any) -> Sequence[AckReply | None]:
+        monkeypatch.setattr(redlock._release, "_make", make)
+        lease.release()
+        return make(request, *how)
+
+    monkeypatch.setattr(redlock._release, "_make", late)
+    lease.release()
+    assert five.holders() == [None] * 5
+    assert told_by_the_keeper(redlock, seen) == []
+    assert not lease.lost
+
+
 def test_a_node_that_lost_the_key_loses_no_lease(five: Network, redlock: Redlock) -> None:
     with redlock.lock("k", ttl=TTL) as lease:
         five.expire([0, 1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import threading
 import time
@@ -449,3 +450,19 @@ def test_a_child_closes_its_copy_of_the_parent_s_wakeup(stage: Stage) -> None:
     stage.keeper.forget_all()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(wakeup.fd)
+
+
+def test_a_thread_that_a_callback_has_forked_ends_in_the_child(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    thread, ticks = stage.keeper._thread, [math.inf]
+
+    def tick() -> float:
+        if not ticks:
+            raise SystemExit
+        stage.keeper.forget_all()  # as in a child; there it is this thread that goes on
+        return ticks.pop()
+
+    monkeypatch.setattr(thread, "_tick", tick)
+    thread._run(Wakeup())
+    assert caplog.records == []

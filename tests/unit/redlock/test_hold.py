@@ -203,7 +203,7 @@ def test_a_loss_found_on_leaving_is_reported_once(
 
 
 @pytest.mark.parametrize("end", [lose, drop])
-@pytest.mark.parametrize("find", ["extend", "release"])
+@pytest.mark.parametrize("find", ["ensure", "extend", "release"])
 @pytest.mark.parametrize("renew", [True, False])
 def test_a_loss_that_the_holder_finds_is_reported_once(
     five: Network, redlock: Redlock, seen: list[Event], end: Callable[[Lease, Network], None],

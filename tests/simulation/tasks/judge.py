@@ -380,9 +380,11 @@ class TaskJudge:
     def _judge_hand_over(self, execution: Execution, story: _Story) -> None:
         """Judge whether a run that retries has handed its lock over, if the lifetime says so.
 
-        Its retry may have been executed by now. And a process that stood still may have lost it.
+        Its retry may have been executed by now, or discarded: an expired one gets no lock. And a
+        process that stood still may have lost it.
         """
         is_sure = self._is_undisturbed(execution.worker) and not execution.lease.lost
+        is_sure = is_sure and self._world.time < story.expires_at
         if self._traffic.lifetime != RESERVING or story.latest is not execution or not is_sure:
             return
         if not self._locks.is_of(execution.lease.key, execution.task_id):

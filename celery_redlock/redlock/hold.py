@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from .keeper import Keeper, OnLease
 from .lease import Grantor, Lease, lost_in_block, release_at_end
 
+_NOWHERE = (0, 0)
+
 
 class _Block:
     """One block under a `Hold`. It is the ``__exit__`` of that block, and of no other.
@@ -25,7 +27,7 @@ class _Block:
 
     Attributes:
         lease: Lease that this block is responsible for; None: none yet, or none any more.
-        entered_in: Process and thread that have entered the block; None: it was not entered.
+        entered_in: Process and thread that have entered the block; `_NOWHERE`: it was not entered.
     """
 
     __slots__ = ("__weakref__", "entered_in", "hold", "lease")
@@ -33,12 +35,12 @@ class _Block:
     def __init__(self, hold: Hold | None) -> None:
         self.hold = hold
         self.lease: Lease | None = None
-        self.entered_in: tuple[int, int] | None = None
+        self.entered_in = _NOWHERE
 
     def __call__(self, *how: Any) -> None:
         # Looked up on the class, as `ExitStack` does, it is called with the hold.
         hold, kind = how[:2] if isinstance(how[0], Hold) else (self.hold, how[0])
-        hold.leave(self if self.hold is hold else _Block(hold), kind)
+        hold.leave(self if self.hold is hold else None, kind)
 
 
 class _Exit:
@@ -59,9 +61,7 @@ class _LookedUp(threading.local):
         """Return the block that `hold` is to enter; None: it is entered by hand."""
         reference, self.block = self.block, None
         block = reference() if reference else None
-        if block and not block.entered_in and block.hold in (None, hold):
-            return block
-        return None
+        return block if block and block.hold in (None, hold) else None
 
 
 _looked_up = _LookedUp()
@@ -154,18 +154,20 @@ class Hold(AbstractContextManager[Lease]):
     else:
         __exit__ = _Exit()
 
-    def leave(self, block: _Block, kind: type[BaseException] | None) -> None:
+    def leave(self, block: _Block | None, kind: type[BaseException] | None) -> None:
         """Leave a block: see ``__exit__``. Not for users.
 
         Args:
-            block: The block, or one that was not entered: another was by hand.
+            block: The block; None, or one that was not entered: another was by hand.
             kind: Type of the exception with which the block ends; None: it ends without.
         """
-        if not block.entered_in:
-            block = self._entered_by_hand() or block
-        lease = block.lease
+        if not block or block.entered_in == _NOWHERE:
+            block = self._entered_by_hand()
         # A child that was forked inside the block leaves it as well; the lock is its parent's.
-        if lease is None or not block.entered_in or block.entered_in[0] != os.getpid():
+        if not block or block.entered_in[0] != os.getpid():
+            return
+        lease = block.lease
+        if not lease:
             return
         try:
             is_lost = release_at_end(lease, self._lock.release)
@@ -185,7 +187,7 @@ class Hold(AbstractContextManager[Lease]):
         """
         here = _here()
         own = [block for block in self._by_hand if block.entered_in == here]
-        others = [block for block in self._by_hand if (block.entered_in or here)[0] == here[0]]
+        others = [block for block in self._by_hand if block.entered_in[0] == here[0]]
         for block in [*reversed(own), *others]:
             with suppress(ValueError):  # a signal handler has left it meanwhile
                 self._by_hand.remove(block)

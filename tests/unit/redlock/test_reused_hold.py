@@ -6,10 +6,12 @@ import os
 import threading
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import pytest
 
 from celery_redlock.redlock import LeaseLost, LockHeld, Redlock
+from celery_redlock.redlock.events import Event, Lost
 from celery_redlock.redlock.hold import Hold
 from celery_redlock.redlock.lease import Lease
 from tests.support.fakes.simulated_network import Network
@@ -290,6 +292,107 @@ def test_the_exit_of_another_hold_leaves_its_own_block(five: Network, redlock: R
     kept(other, None, None, None)
     assert_held(five, redlock, lease)
     del kept
+    assert_free(five, redlock)
+
+
+def test_an_exit_looked_up_by_hand_is_not_that_of_another_hold(
+    five: Network, redlock: Redlock
+) -> None:
+    hold, other = redlock.lock("k"), redlock.lock("other")
+    kept = other.__exit__
+    lease = hold.__enter__()
+    assert_held(five, redlock, lease)
+    hold.__exit__(None, None, None)
+    assert_free(five, redlock)
+    kept(None, None, None)
+
+
+def test_a_lost_block_by_hand_that_ends_with_an_error_keeps_it(five: Network, hold: Hold) -> None:
+    by_hand(hold)
+    lose(five)
+    hold.__exit__(ValueError, None, None)
+
+
+def test_a_child_leaves_the_lost_block_of_its_parent_in_silence(
+    five: Network, hold: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, leave = by_with(hold)
+    five.pass_(lease.remaining() + 1)
+    with monkeypatch.context() as child:
+        child.setattr(os, "getpid", lambda: -1)
+        leave()
+    assert not lease.is_released
+
+
+def test_a_child_s_thread_leaves_by_hand_what_another_of_its_threads_entered(
+    five: Network, redlock: Redlock, hold: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parents, _ = by_hand(hold)
+    redlock.keeper.forget(parents)
+    five.expire()
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    _, leave = by_hand(hold)
+    in_a_thread(leave)
+    assert_free(five, redlock)
+
+
+# ---- an interrupt strikes
+
+
+class StruckList(list[Any]):
+    """A list in whose methods a signal handler runs once, before `remove` or after `append`."""
+
+    def __init__(self, handler: Callable[[], object]) -> None:
+        super().__init__()
+        self.handler: Callable[[], object] | None = handler
+
+    def strike(self) -> None:
+        handler, self.handler = self.handler, None
+        if handler:
+            handler()
+
+    def append(self, block: object) -> None:
+        super().append(block)
+        self.strike()
+
+    def remove(self, block: object) -> None:
+        self.strike()
+        super().remove(block)
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_block_that_is_struck_as_it_is_entered_gives_its_lease_back(
+    five: Network, redlock: Redlock, hold: Hold, seen: list[Event]
+) -> None:
+    hold._settle = interrupt
+    with pytest.raises(KeyboardInterrupt), hold:
+        pytest.fail("entered")
+    assert_free(five, redlock)
+    assert not any(isinstance(event, Lost) for event in seen)
+
+
+def test_a_block_by_hand_that_was_struck_is_not_left(
+    five: Network, redlock: Redlock, hold: Hold
+) -> None:
+    hold._by_hand = StruckList(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        by_hand(hold)
+    assert_free(five, redlock)
+    _, leave = by_hand(hold)
+    in_a_thread(leave)
+    assert_free(five, redlock)
+
+
+def test_a_handler_that_leaves_the_same_block_by_hand_leaves_it_once(
+    five: Network, redlock: Redlock, hold: Hold
+) -> None:
+    _, leave = by_hand(hold)
+    blocks, hold._by_hand = hold._by_hand, StruckList(leave)
+    hold._by_hand.extend(blocks)
+    leave()
     assert_free(five, redlock)
 
 

@@ -179,8 +179,9 @@ $(BIN)/python:
 	    echo "On Debian and Ubuntu: apt install python3-venv. Or name another Python: make PYTHON=…" >&2; \
 	    exit 1; }
 
-# pip says nothing for half a minute; uv, where it is there, takes a few seconds.
-INSTALL = $(if $(shell command -v uv),uv pip install --python $(BIN)/python,$(BIN)/python -m pip install) --quiet
+# pip says nothing for half a minute; uv, where it is there, takes a few seconds. Most of what they
+# install is never imported, and need not be compiled.
+INSTALL = $(if $(shell command -v uv),uv pip install --python $(BIN)/python,$(BIN)/python -m pip install --no-compile) --quiet
 SAY = @echo "Installing what $(1) into $(VENV), once: up to a minute…"
 
 $(VENV)/.test: pyproject.toml $(CONSTRAINTS) | $(BIN)/python

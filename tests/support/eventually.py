@@ -9,7 +9,7 @@ PATIENCE = 180.0
 """Seconds; far more than it takes anywhere, so that only what never happens is a failure."""
 
 _SHORTEST_PAUSE_S = 0.005
-_LONGEST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 0.1
 
 
 def eventually(is_true: Callable[[], object], claim: str = "", within: float = PATIENCE) -> None:

@@ -11,7 +11,7 @@ from tests.support.judges.nodes import holders_on, ms_left_on
 
 
 def test_nobody_holds_it_with_another_and_tokens_grow(five: Servers, tmp_path: Path) -> None:
-    holds = fight(tmp_path, five.urls, processes=16, seconds=12, crashes=0.05)
+    holds = fight(tmp_path, five.urls, processes=16, seconds=6, crashes=0.05)
     assert max(ms_left_on(server, KEY) for server in five) <= LONGEST_TTL * 1000
     assert overlaps(holds) == []
     assert disorders(holds) == []

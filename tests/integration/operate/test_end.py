@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from celery.exceptions import TaskRevokedError
 
 from celery_redlock import LeaseLost
-from celery_redlock.testing import Server, Servers
 from tests.integration.conftest import NewProject
 from tests.support.eventually import PATIENCE, eventually
-from tests.support.processes.brokers import RabbitMQ
 from tests.support.processes.commands import run_with
 from tests.support.processes.project import Project
 
@@ -23,16 +20,8 @@ def project(new_project: NewProject) -> Project:
 
 
 @pytest.fixture(scope="module")
-def on_rabbitmq(
-    _lock_nodes: Servers, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Project]:
-    module, folder = "tests.integration.apps.endings", tmp_path_factory.mktemp("project")
-    with (
-        RabbitMQ() as broker,
-        Server() as backend,
-        Project(module, folder, broker.url, f"{backend.url}/1", _lock_nodes) as project,
-    ):
-        yield project
+def on_rabbitmq(new_project: NewProject, rabbitmq: str) -> Project:
+    return new_project("endings", broker=rabbitmq)
 
 
 def begin(project: Project, key: str) -> tuple[Any, str]:

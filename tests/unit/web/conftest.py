@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from flask import Flask
 from flask.testing import FlaskClient
+from jinja2 import FileSystemBytecodeCache
 from werkzeug.test import TestResponse
 
 from celery_redlock.operate.incidents import Incidents
@@ -21,6 +23,15 @@ from tests.support.processes.project import celery_to_itself
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105
 VIEW_TOKEN = "another-that-nobody-guesses"  # noqa: S105
 ORIGIN = {"Origin": "http://localhost"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _templates_are_compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Each test makes a page of its own, and compiling its templates takes most of the time."""
+    compiled = FileSystemBytecodeCache(str(tmp_path_factory.mktemp("templates")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Flask, "jinja_options", {"bytecode_cache": compiled})
+        yield
 
 
 @pytest.fixture

@@ -31,7 +31,16 @@ CHOSEN = $(or $(TESTS),$(ROOMS))
 # As pyproject.toml leaves out by default what runs for long. LONG=1 runs those marked `long`, too.
 ORDINARY = not benchmark and not chaos and not compat and not exhaustive and not mutation and not neighbours$(if $(LONG),, and not long)
 LONG :=
+computing = $(call part,$(FAST_TESTS),$(filter $(COMPUTING),$(CHOSEN)))
+waiting = $(call part,$(ALL_TESTS),$(filter-out $(COMPUTING),$(CHOSEN)))
 part = $(if $(2),$(1) --durations 10 -m "$(or $(MARKED),$(ORDINARY))" $(2))
+# Those that compute have the processors while the others wait, and are shown when both have ended.
+define both
+@echo "Running the tests that compute, and beside them those that wait…"; \
+nice $(computing) >$(VENV)/computing.log 2>&1 & computing=$$!; \
+trap 'kill $$computing 2>/dev/null' EXIT INT TERM; \
+$(waiting); failed=$$?; wait $$computing || failed=1; cat $(VENV)/computing.log; exit $$failed
+endef
 # Each older Celery that is promised, beside the newest: see docs/reference/versions.md.
 OLDER := $(patsubst .ci/%.txt,%,$(wildcard .ci/celery-*.txt))
 
@@ -55,8 +64,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 test: $(VENV)/.compiled ## Run the tests, after setting up everything they need; LONG=1: also the long ones
-	$(call part,$(FAST_TESTS),$(filter $(COMPUTING),$(CHOSEN)))
-	$(call part,$(ALL_TESTS),$(filter-out $(COMPUTING),$(CHOSEN)))
+	$(if $(and $(computing),$(waiting)),$(both),$(computing)$(waiting))
 
 unit: $(VENV)/.test ## Run the tests that need no worker, in about a minute
 	$(FAST_TESTS) $(or $(TESTS),$(COMPUTING))

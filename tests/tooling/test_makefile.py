@@ -29,4 +29,24 @@ def test_an_environment_is_installed_with_the_fastest_installer(
     [said] = [at for at, line in enumerate(lines) if line.startswith("echo")]
     assert "the tests and the demo need" in lines[said]
     assert lines[said + 1].startswith("uv pip install" if has_uv else f"{tmp_path}/venv/bin/python")
-    assert "pip install --quiet" in lines[said + 1] or has_uv
+    assert "pip install --no-compile --quiet" in lines[said + 1] or has_uv
+
+
+@pytest.mark.parametrize(("computing", "waiting"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_the_tests_fail_if_either_part_fails(tmp_path: Path, computing: int, waiting: int) -> None:
+    python = tmp_path / "bin/python"
+    python.parent.mkdir()
+    python.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *tests/unit*) echo "computed"; exit {computing};; esac\n'
+        f'echo "waited"; exit {waiting}\n'
+    )
+    python.chmod(0o755)
+    for done in (".test", ".compiled"):
+        (tmp_path / done).touch()
+    ran = subprocess.run(
+        ["make", "test", f"VENV={tmp_path}"],
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert bool(ran.returncode) == bool(computing or waiting)
+    assert ran.stdout.splitlines()[-2:] == ["waited", "computed"]

@@ -106,3 +106,20 @@ def _exit_in_a_callback_ends_the_keeper(patch: pytest.MonkeyPatch) -> None:
             function(*args)
 
     patch.setattr(callbacks, "call", call)
+
+
+@_bug
+def _second_release_is_a_loss(patch: pytest.MonkeyPatch) -> None:
+    """Of two threads that release a lease, the later one finds that its lock is gone."""
+
+    class Alone(list[None]):
+        def __len__(self) -> int:
+            return 1
+
+    release = Release.release
+
+    def release_alone(self: Release, lease: Lease, *args: Any, **how: Any) -> None:
+        lease.backing.releases = Alone()
+        release(self, lease, *args, **how)
+
+    patch.setattr(Release, "release", release_alone)

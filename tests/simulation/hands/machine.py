@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from celery_redlock.redlock import LeaseLost, LockHeld, Redlock
 from celery_redlock.redlock.errors import RedlockError
-from celery_redlock.redlock.events import Event
+from celery_redlock.redlock.events import Event, Lost
 from celery_redlock.redlock.hold import Hold
 from celery_redlock.redlock.lease import Lease
 from tests.support.faults.strikes import Striker, Struck
@@ -45,6 +45,7 @@ ERRORS: dict[str, type[BaseException]] = {
     "GeneratorExit": GeneratorExit,
 }
 OBSERVES = st.sampled_from(["nothing", *ERRORS, "acquire", "close"])
+CALLS = st.sampled_from(["release", "extend", "ensure"])
 CALLS_BACK = st.sampled_from(["nothing", *ERRORS, "acquire", "close", "enter", "release", "extend"])
 
 
@@ -104,6 +105,10 @@ class Hands(RuleBasedStateMachine):
         self.tokens = dict.fromkeys(KEYS, 0)
         self.may_stay_until = 0.0
         self.is_called_back = False
+        self.released: list[Lease] = []
+        """Leases that were released while they were held."""
+        self.lost: list[Lease] = []
+        """Those that observers were told of."""
         self.operator = self.stage.redlock()
 
     # ---- objects
@@ -243,6 +248,8 @@ class Hands(RuleBasedStateMachine):
             assert isinstance(raised, LeaseLost), repr(raised)
         elif was_held:
             assert raised is None, repr(raised)
+        if was_held:
+            self.released.append(leaves.lease)
         assert leaves.lease.is_released or leaves.lease.lost
 
     @precondition(lambda self: any(one.by == "stack" for one in self.held))
@@ -279,10 +286,7 @@ class Hands(RuleBasedStateMachine):
             self._enter_lease(held, user, blocks)
 
     @precondition(lambda self: self.held)
-    @rule(
-        user=USERS, number=NUMBERS, call=st.sampled_from(["release", "extend", "ensure"]),
-        times=st.integers(1, 2),
-    )  # fmt: skip
+    @rule(user=USERS, number=NUMBERS, call=CALLS, times=st.integers(1, 2))
     def use(self, user: str, number: int, call: str, times: int) -> None:
         held = _one(self.held, number)
         was_held = self._is_held(held)
@@ -295,10 +299,45 @@ class Hands(RuleBasedStateMachine):
             else:
                 assert isinstance(raised, RedlockError), repr(raised)
         if call == "release":
-            held.is_taken = True
-            held.is_renewed = False
-            if held.by == "acquire" and not held.blocks:
-                self.held.remove(held)
+            self._note_release(held)
+
+    @precondition(lambda self: self.held)
+    @rule(users=st.permutations(["ann", "bob"]), number=NUMBERS, first=CALLS, second=CALLS,
+          at=st.integers(1, 300))  # fmt: skip
+    def use_at_once(
+        self, users: Sequence[str], number: int, first: str, second: str, at: int
+    ) -> None:
+        """Have a second user call a method of a lease at any line of the first one's call."""
+        held = _one(self.held, number)
+        was_held = self._is_held(held)
+        one, other = (self.stage.users[user] for user in users)
+        raised: dict[str, BaseException | None] = {}
+
+        def interrupt() -> None:
+            raised["second"] = other.do(getattr(held.lease, second))
+
+        def call() -> None:
+            with Striker(at, strike=interrupt):
+                getattr(held.lease, first)()
+
+        raised["first"] = one.do(call)
+        calls = [first, *([second] if "second" in raised else [])]
+        for error in raised.values():
+            if self._exits(held.client) and isinstance(error, tuple(ERRORS.values())):
+                continue
+            if was_held and "release" not in calls:
+                assert error is None, repr(error)
+            assert error is None or isinstance(error, RedlockError), repr(error)
+        if "release" in calls:
+            self._note_release(held)
+
+    def _note_release(self, held: Held) -> None:
+        if self._is_held(held):
+            self.released.append(held.lease)
+        held.is_taken = True
+        held.is_renewed = False
+        if held.by == "acquire" and not held.blocks:
+            self.held.remove(held)
 
     @precondition(lambda self: any(one.by == "acquire" for one in self.held))
     @rule(user=USERS, number=NUMBERS)
@@ -326,6 +365,8 @@ class Hands(RuleBasedStateMachine):
             self.held.remove(held)
         was_held = self._is_held(held)
         raised = self.stage.users[user].do(lambda: next(block, None))
+        if was_held and not held.blocks:
+            self.released.append(held.lease)
         if was_held and not self._exits(held.client):
             assert raised is None, repr(raised)
 
@@ -401,6 +442,8 @@ class Hands(RuleBasedStateMachine):
     def check(self) -> None:
         """Assert that nobody else's lock was touched, and that nobody shares one."""
         self.stage.pass_(0.0)
+        for lease in self.lost:
+            assert lease not in self.released, f"a loss of {lease.key}, which was released"
         for key in KEYS:
             owners = self.network.holders(key)
             believers = self._believers(key)
@@ -509,6 +552,8 @@ class Callback:
 
     def __call__(self, told: Event | Lease) -> None:
         hands = self.hands
+        if isinstance(told, Lost):
+            hands.lost.append(told.lease)
         if hands.is_called_back:
             return
         hands.is_called_back = True

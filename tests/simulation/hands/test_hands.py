@@ -50,6 +50,11 @@ def test_an_exit_that_ends_the_keeper_is_found(monkeypatch: pytest.MonkeyPatch) 
     _is_found("exit_in_a_callback_ends_the_keeper", what, _lose_a_beside_b, monkeypatch)
 
 
+def test_a_second_release_that_is_a_loss_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    what = r"a loss of \w, which was released"
+    _is_found("second_release_is_a_loss", what, _release_at_each_line, monkeypatch)
+
+
 def _is_found(
     bug: str, what: str, steps: Callable[[Hands], None], patch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +105,14 @@ def _lose_a_beside_b(hands: Hands) -> None:
     hands.pass_time(45.0)
 
 
+def _release_at_each_line(hands: Hands) -> None:
+    for line in range(1, 150, 5):
+        hands.acquire("ann", 0, "a", True, "nothing", 0)
+        hands.use_at_once(["ann", "bob"], 0, "release", "release", line)
+        hands.pass_time(1.0)
+        hands.check()
+
+
 @pytest.mark.mutation
 @pytest.mark.parametrize(
     "bug", ["one_lease_per_hold", "block_of_the_thread", "inner_block_releases_lease"]
@@ -112,7 +125,7 @@ def test_sequences_at_random_find_a_bug(bug: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_each_bug_has_a_test() -> None:
-    assert len(BUGS) == 5
+    assert len(BUGS) == 6
 
 
 @pytest.fixture(autouse=True)

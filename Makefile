@@ -39,7 +39,8 @@ define both
 @echo "Running the tests that compute, and beside them those that wait…"; \
 nice $(computing) >$(VENV)/computing.log 2>&1 & computing=$$!; \
 trap 'kill $$computing 2>/dev/null' EXIT INT TERM; \
-$(waiting); failed=$$?; wait $$computing || failed=1; cat $(VENV)/computing.log; exit $$failed
+$(waiting); failed=$$?; echo "And now those that compute…"; \
+wait $$computing || failed=1; cat $(VENV)/computing.log; exit $$failed
 endef
 # Each older Celery that is promised, beside the newest: see docs/reference/versions.md.
 OLDER := $(patsubst .ci/%.txt,%,$(wildcard .ci/celery-*.txt))

@@ -30,7 +30,8 @@ BUTTONS = (
 
 def log_in(chromium: Any, url: str, token: str) -> None:
     chromium.get(url)
-    chromium.find_element("name", "token").send_keys(token, "\n")
+    chromium.find_element("name", "token").send_keys(token)
+    click(chromium, "Log in")
     eventually(lambda: "Log out" in text(chromium))
 
 

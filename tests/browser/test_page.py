@@ -25,7 +25,11 @@ def text(chromium: Any) -> str:
 
 
 def click(chromium: Any, label: str) -> None:
-    """Click the link or button of this text, in one step: the page replaces them meanwhile."""
+    """Click the link or button of this text, in one step: the page replaces them meanwhile.
+
+    Nothing here waits for the page that follows. A key press does, and it may wait in vain: the
+    page that got the key can be gone before it has said so.
+    """
     chromium.execute_script(
         "[...document.querySelectorAll('a, button')]"
         ".find(one => one.innerText.trim() === arguments[0]).click()",
@@ -61,7 +65,8 @@ def test_with_the_token_a_lock_is_released(
     redlock.acquire("bank.sync:42", label="task-1", renew=True)
     url = serve(token=TOKEN)
     chromium.get(url)
-    chromium.find_element("name", "token").send_keys(TOKEN, "\n")
+    chromium.find_element("name", "token").send_keys(TOKEN)
+    click(chromium, "Log in")
     eventually(lambda: "bank.sync:42" in text(chromium))
     chromium.get(f"{url}lock?key=bank.sync:42")
     click(chromium, "Release …")

@@ -202,22 +202,24 @@ def test_a_task_that_cannot_be_locked_is_refused_beside(beside: Beside, library:
 def test_ticks_of_two_replicas_run_once_beside(beside: Beside, library: Library) -> None:
     beside.start_workers()
     project = beside.project
-    entries: dict[str, Any] = {lifetime.value: 1.0 for lifetime in Lifetime}
+    # Locks of its own: the nodes are shared, and `until_expired` outlasts the test before.
+    names = {lifetime: f"{lifetime.value} {library.name}" for lifetime in Lifetime}
+    entries: dict[str, Any] = dict.fromkeys(names.values(), 1.0)
     conf = {"redlock_beat_scheduler": library.beat}
     if library.name == "celery-redbeat":
         conf["redbeat_redis_url"] = str(project.conf["broker_url"]).removesuffix("/0") + "/2"
     beats = beside.start_beats(entries, **conf)
-    for lifetime in Lifetime:
+    for lifetime, name in names.items():
         many = 1 if lifetime.is_throttle else TICKS
-        project.wait_for_note("begin", key=lifetime.value, count=many)
+        project.wait_for_note("begin", key=name, count=many)
     for beat in beats:
         beat.ask_to_end()
     assert [beat.wait_until_ended() for beat in beats] == [0, 0]
-    for lifetime in Lifetime:
-        slots = [moment(run.more["slot"]) for run in project.notes("begin", key=lifetime.value)]
+    for lifetime, name in names.items():
+        slots = [moment(run.more["slot"]) for run in project.notes("begin", key=name)]
         assert len(slots) == len(set(slots)), lifetime
         if lifetime.holds_while_running:
-            assert project.most_at_once(key=lifetime.value) == 1
+            assert project.most_at_once(key=name) == 1
         if lifetime.is_throttle:
             assert len(slots) == 1
     write_row(library, "beat")

@@ -82,8 +82,8 @@ class Hold(AbstractContextManager[Lease]):
     each line somebody is responsible for the lease: the keeper until the end of `__enter__`, then
     the block, and the keeper again from the first line of the release. If the block can't be left
     any more, because nothing refers to its ``__exit__``, not even a traceback, the keeper releases
-    the lease, which is lost to whoever still has it. For a block that was entered by hand, the
-    keeper looks whether anything refers to this object.
+    the lease and marks it as lost. A block that was entered by hand can be left as long as anything
+    refers to this object.
 
     Args:
         acquire: Returns a lease for which the keeper is responsible.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import os
 import resource
 import time
 from pathlib import Path
@@ -114,7 +116,8 @@ def stay_in_c(seconds: float) -> None:
     mutex = ctypes.create_string_buffer(64)  # as PTHREAD_MUTEX_INITIALIZER leaves it
     libc.pthread_mutex_lock(mutex)
     until = (ctypes.c_long * 2)(int(time.time() + seconds))
-    libc.pthread_mutex_timedlock(mutex, until)
+    error = libc.pthread_mutex_timedlock(mutex, until)
+    assert error == errno.ETIMEDOUT, os.strerror(error)
 
 
 def allocate_more_than_allowed() -> None:

@@ -321,14 +321,15 @@ class Hands(RuleBasedStateMachine):
                 getattr(held.lease, first)()
 
         raised["first"] = one.do(call)
-        calls = [first, *([second] if "second" in raised else [])]
-        for error in raised.values():
+        calls = {"first": first, "second": second}
+        is_released = "release" in [calls[which] for which in raised]
+        for which, error in raised.items():
             if self._exits(held.client) and isinstance(error, tuple(ERRORS.values())):
                 continue
-            if was_held and "release" not in calls:
+            if calls[which] == "release" or (was_held and not is_released):
                 assert error is None, repr(error)
             assert error is None or isinstance(error, RedlockError), repr(error)
-        if "release" in calls:
+        if is_released:
             self._note_release(held)
 
     def _note_release(self, held: Held) -> None:

@@ -324,7 +324,7 @@ def test_a_child_leaves_the_lost_block_of_its_parent_in_silence(
     assert not lease.is_released
 
 
-def test_a_child_s_thread_leaves_by_hand_what_another_of_its_threads_entered(
+def test_a_child_s_thread_leaves_a_block_of_another_by_hand(
     five: Network, redlock: Redlock, hold: Hold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parents, _ = by_hand(hold)
@@ -364,7 +364,7 @@ def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_block_that_is_struck_as_it_is_entered_gives_its_lease_back(
+def test_a_block_struck_on_entry_gives_its_lease_back(
     five: Network, redlock: Redlock, hold: Hold, seen: list[Event]
 ) -> None:
     hold._settle = interrupt
@@ -386,7 +386,7 @@ def test_a_block_by_hand_that_was_struck_is_not_left(
     assert_free(five, redlock)
 
 
-def test_a_handler_that_leaves_the_same_block_by_hand_leaves_it_once(
+def test_a_handler_and_its_thread_leave_a_block_by_hand_once(
     five: Network, redlock: Redlock, hold: Hold
 ) -> None:
     _, leave = by_hand(hold)

@@ -6,7 +6,7 @@ import _thread
 import ctypes
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +23,15 @@ start_new_thread = _thread.start_new_thread
 
 class StruckError(Exception):
     """Raised from outside."""
+
+
+@pytest.fixture
+def _raised_unseen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ignore what threads raise, until the last of them has ended: that is after its `run`."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    before = _thread._count()
+    yield
+    eventually(lambda: _thread._count() <= before, "the threads have ended")
 
 
 def start_killed(function: Callable[..., object], args: tuple[Any, ...]) -> None:
@@ -80,6 +89,7 @@ def test_a_thread_that_is_slow_to_begin_runs_once(
 
 
 @WAYS
+@pytest.mark.usefixtures("_raised_unseen")
 def test_a_strike_at_the_starter_prevents_no_thread(
     monkeypatch: pytest.MonkeyPatch, start: Callable[..., None]
 ) -> None:
@@ -90,7 +100,6 @@ def test_a_strike_at_the_starter_prevents_no_thread(
             ctypes.c_ulong(threading.get_ident()), ctypes.py_object(StruckError)
         )
 
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     for _ in range(100):
         has_run = threading.Event()
         monkeypatch.setattr(_thread, "start_new_thread", first(start_and_strike))
@@ -102,13 +111,13 @@ def test_a_strike_at_the_starter_prevents_no_thread(
 
 
 @WAYS
+@pytest.mark.usefixtures("_raised_unseen")
 def test_a_thread_without_memory_for_its_name_runs(
     monkeypatch: pytest.MonkeyPatch, start: Callable[..., None]
 ) -> None:
     def current_thread() -> threading.Thread:
         raise MemoryError
 
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     refusing = SimpleNamespace(
         current_thread=current_thread, _active={}, _DummyThread=threading.Thread
     )
@@ -119,6 +128,7 @@ def test_a_thread_without_memory_for_its_name_runs(
 
 
 @WAYS
+@pytest.mark.usefixtures("_raised_unseen")
 def test_a_thread_without_memory_to_tell_that_it_begins_runs(
     monkeypatch: pytest.MonkeyPatch, start: Callable[..., None]
 ) -> None:
@@ -126,7 +136,6 @@ def test_a_thread_without_memory_to_tell_that_it_begins_runs(
         def tell(self) -> None:
             raise MemoryError
 
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     monkeypatch.setattr(dispatch, "_Beginning", Awaited)
     has_run = threading.Event()
     start(has_run.set, "a thread")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import gc
+import os
+import random
+import signal
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.faults.strikes import Struck, strikes
+from tests.support.processes.interrupting import interrupt_by_signals
 
 HERE = str(Path(__file__).parent)
 
@@ -94,3 +99,22 @@ def test_a_function_that_a_caller_calls_is_struck() -> None:
     struck = [where for _, _, where in strikes(lambda at: close(), folder=HERE)]
     assert any(" in close" in where for where in struck)
     assert any(" in note" in where for where in struck)
+
+
+@pytest.fixture
+def _alarms_are_held_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(random, "uniform", lambda *_: 3600.0)
+    before = signal.getsignal(signal.SIGALRM)
+    yield
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("_alarms_are_held_up")
+def test_a_signal_that_comes_late_strikes_nothing() -> None:
+    def hold() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+        os.kill(os.getpid(), signal.SIGALRM)
+
+    assert not interrupt_by_signals(hold)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})

@@ -30,11 +30,13 @@ def interrupt_by_signals(hold: Callable[[], None]) -> bool:
     def strike(*_: object) -> None:
         raise StruckError
 
-    signal.signal(signal.SIGALRM, strike)
     try:
+        signal.signal(signal.SIGALRM, strike)
         signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, LONGEST_S))
         hold()
         signal.setitimer(signal.ITIMER_REAL, 0)
+        # One that was sent before may be on its way yet, by a thread that waits for its turn.
+        signal.signal(signal.SIGALRM, lambda *_: None)
     except StruckError:
         return True
     return False

@@ -17,7 +17,7 @@ from celery_redlock.keys import KeyRule
 from celery_redlock.messages.broker import visibility_timeout
 from celery_redlock.messages.origin import is_bound
 from celery_redlock.operate.listing import each_lock
-from celery_redlock.operate.locks import Kind, escaped
+from celery_redlock.operate.locks import Kind, Lock, escaped
 from celery_redlock.operate.node_set import NodeSet
 from celery_redlock.operate.node_status import NodeStatus
 from celery_redlock.operate.target import Target
@@ -213,24 +213,19 @@ def _exchange_of(task: Any) -> tuple[str, str]:
 
 
 def _of_beat(target: Target, nodes: NodeSet) -> Iterator[Finding]:
-    app = target.app
-    yield from _of_missed(target, nodes)
-    if not app.conf.beat_schedule or _is_ours(app.conf.beat_scheduler):
-        return
+    conf = target.app.conf
+    pattern = f"%beat:{escaped(identity_of(target.app))}:*"
+    claims = list(each_lock(nodes, target.key_prefix, pattern))
+    yield from _of_missed(claims)
     # It may be named on the command line: then its claims are on the nodes.
-    if next(iter(each_lock(nodes, target.key_prefix, _claims_of(target))), None) is None:
-        what = f"beat_scheduler = {app.conf.beat_scheduler!r}, and no claim of a tick is on a node"
+    if conf.beat_schedule and not _is_ours(conf.beat_scheduler) and not claims:
+        what = f"beat_scheduler = {conf.beat_scheduler!r}, and no claim of a tick is on a node"
         yield traps.BEAT.at("beat_scheduler", what)
 
 
-def _claims_of(target: Target) -> str:
-    return f"%beat:{escaped(identity_of(target.app))}:*"
-
-
-def _of_missed(target: Target, nodes: NodeSet) -> Iterator[Finding]:
+def _of_missed(claims: Sequence[Lock]) -> Iterator[Finding]:
     """Yield the entries of which ticks were missed, by the notes of beat's replicas."""
-    found = each_lock(nodes, target.key_prefix, _claims_of(target))
-    keys = {tick: lock.key for lock in found if (tick := tick_of(lock))}
+    keys = {tick: claim.key for claim in claims if (tick := tick_of(claim))}
     missed = sorted(tick for tick in certain([*keys]) if tick.state is Kind.MISSED)
     for entry, those in groupby(missed, key=lambda tick: tick.entry):
         ticks = [*those]

@@ -9,7 +9,9 @@ from typing import cast
 
 from celery_redlock.redlock.clock import Clock, SystemClock
 from celery_redlock.redlock.inspection import State
+from celery_redlock.redlock.protocol.quorum import guard_s
 from celery_redlock.redlock.protocol.replies import Failed
+from celery_redlock.redlock.protocol.run_notes import Admission
 from celery_redlock.redlock.transport.direct import DirectConnection, ErrorReply
 
 from .listing import BATCH
@@ -37,7 +39,8 @@ def candidates(
     statuses = read_statuses(target, nodes)
     waiting = _guarded(statuses)
     youngest = min((one.number("uptime_in_seconds") or 0 for one in waiting), default=math.inf)
-    pause = max(target.guard_of_admitted, target.patience) - youngest
+    guard_of_new = guard_s(0.0, target.max_clock_skew)
+    pause = max(guard_of_new, target.patience) - youngest
     if pause > 0:
         (clock or SystemClock()).sleep(pause)
         statuses = read_statuses(target, nodes)
@@ -89,8 +92,10 @@ def _admit(target: Target, nodes: NodeSet, waiting: Sequence[NodeStatus]) -> dic
     errors = {}
     for connection in nodes.connections:
         if connection.name in run_ids:
-            admission_here = target.admission_at(connection.name)
-            replies = connection.ask([admission_here.admitting(run_ids[connection.name])])
+            admission = Admission(
+                target.key_prefix, tuple(nodes.names), connection.name, target.guard
+            )
+            replies = connection.ask([admission.admitting(run_ids[connection.name])])
             if isinstance(replies, Failed):
                 errors[connection.name] = replies.error
             elif isinstance(replies[0], ErrorReply):

@@ -17,9 +17,7 @@ from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.events import log_event_of_leases
 from celery_redlock.redlock.inspection import Judgement
 from celery_redlock.redlock.protocol.quorum import guard_s, majority
-from celery_redlock.redlock.protocol.run_notes import Admission
 from celery_redlock.redlock.task_lock import TaskLock
-from celery_redlock.redlock.validation import address_of
 
 from .node_set import NodeSet
 
@@ -58,15 +56,6 @@ class Target:
         """Restart guard of each node, seconds; 0.0: off."""
         is_guarded = len(self.urls) > 1 if self.restart_guard is None else self.restart_guard
         return guard_s(self.max_ttl, self.max_clock_skew) if is_guarded else 0.0
-
-    @property
-    def guard_of_admitted(self) -> float:
-        """Restart guard of a node that was declared new, seconds."""
-        return guard_s(0.0, self.max_clock_skew)
-
-    def admission_at(self, address: str) -> Admission:
-        """Return the note that admits a server at one of the nodes' addresses."""
-        return Admission(self.key_prefix, tuple(map(address_of, self.urls)), address, self.guard)
 
     @property
     def patience(self) -> float:

@@ -12,11 +12,11 @@ from celery_redlock.redlock.inspection import State
 from celery_redlock.redlock.protocol.quorum import guard_s
 from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.protocol.run_notes import Admission
-from celery_redlock.redlock.transport.direct import DirectConnection, ErrorReply
+from celery_redlock.redlock.transport.direct import DirectConnection
 
 from .listing import BATCH
 from .locks import escaped
-from .node_set import NodeSet
+from .node_set import NodeSet, refusal_in
 from .node_status import NodeStatus, read_statuses
 from .operator_log import Action, recorded
 from .target import Target
@@ -96,10 +96,8 @@ def _admit(target: Target, nodes: NodeSet, waiting: Sequence[NodeStatus]) -> dic
                 target.key_prefix, tuple(nodes.names), connection.name, target.guard
             )
             replies = connection.ask([admission.admitting(run_ids[connection.name])])
-            if isinstance(replies, Failed):
-                errors[connection.name] = replies.error
-            elif isinstance(replies[0], ErrorReply):
-                errors[connection.name] = str(replies[0])
+            if (why := refusal_in(replies)) is not None:
+                errors[connection.name] = why
     return errors
 
 
@@ -112,11 +110,9 @@ def _first_key(connection: DirectConnection, pattern: str) -> str | Failed | Non
     cursor = b"0"
     while True:
         replies = connection.ask([("SCAN", cursor, "MATCH", pattern, "COUNT", BATCH)])
-        if isinstance(replies, Failed):
-            return replies
-        if isinstance(replies[0], ErrorReply):
-            return Failed(str(replies[0]))
-        cursor, keys = cast("tuple[bytes, list[bytes]]", replies[0])
+        if (why := refusal_in(replies)) is not None:
+            return Failed(why)
+        cursor, keys = cast("list[tuple[bytes, list[bytes]]]", replies)[0]
         for key in keys:
             if not _is_of_probe(key):
                 return key.decode(errors="replace")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from celery_redlock.redlock.clock import Clock, SystemClock
 from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.protocol.scripts import Argument
-from celery_redlock.redlock.transport.direct import DirectConnection, packed
+from celery_redlock.redlock.transport.direct import DirectConnection, ErrorReply, packed
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Command = tuple[Argument, ...]
 Replies = list[object] | Failed
+
+
+def refusal_in(replies: Replies) -> str | None:
+    """Return the first error among the replies of a node; None: it did all that it was asked."""
+    if isinstance(replies, Failed):
+        return replies.error
+    return next((str(one) for one in replies if isinstance(one, ErrorReply)), None)
 
 
 class NodeSet:

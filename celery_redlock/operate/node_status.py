@@ -12,10 +12,10 @@ from celery_redlock.redlock.clock import Clock, SystemClock
 from celery_redlock.redlock.inspection import Judgement, State
 from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.protocol.scripts import as_time
-from celery_redlock.redlock.transport.direct import DirectConnection, ErrorReply
+from celery_redlock.redlock.transport.direct import DirectConnection
 from celery_redlock.units import milliseconds, seconds, size
 
-from .node_set import NodeSet
+from .node_set import NodeSet, refusal_in
 from .target import Target
 
 _SECTIONS = ("server", "replication", "memory", "clients", "persistence", "stats")
@@ -121,7 +121,7 @@ def _read_status(clock: Clock, connection: DirectConnection, judgement: Judgemen
         NodeStatus, judgement.node, judgement.state, judgement.why, judgement.votes_in
     )
     raws = connection.ask([("INFO", section) for section in _SECTIONS])
-    if isinstance(raws, Failed) or ErrorReply in map(type, raws):
+    if refusal_in(raws) is not None:
         return of_node()
     info = dict(pair for raw in raws for pair in _fields_of(raw))
     samples = [_sample(connection, clock) for _ in range(_SAMPLES)]

@@ -18,11 +18,9 @@ from typing import Any, cast
 
 from celery_redlock.redlock.errors import shown
 from celery_redlock.redlock.protocol.quorum import majority
-from celery_redlock.redlock.protocol.replies import Failed
-from celery_redlock.redlock.transport.direct import ErrorReply
 
 from .locks import Kind, Lock
-from .node_set import NodeSet, Replies
+from .node_set import NodeSet, refusal_in
 from .target import Target
 
 logger = logging.getLogger(__name__)
@@ -112,19 +110,13 @@ def _write(target: Target, nodes: NodeSet, action: Action) -> None:
         ("LTRIM", key, 0, MOST - 1),
         ("PEXPIRE", key, round(KEPT_S * 1000)),
     ]
-    said = [_refusal(replies) for replies in nodes.ask(commands)]
+    said = [refusal_in(replies) for replies in nodes.ask(commands)]
     if said.count(None) < majority(len(nodes)):
         why = next(one for one in said if one is not None)
         logger.warning(
             "operator's action not recorded on a quorum key=%s action=%s error=%s",
             shown(action.key), action.action, shown(why),
         )  # fmt: skip
-
-
-def _refusal(replies: Replies) -> str | None:
-    if isinstance(replies, Failed):
-        return replies.error
-    return next((str(one) for one in replies if isinstance(one, ErrorReply)), None)
 
 
 def read_log(
@@ -141,7 +133,7 @@ def read_log(
     key = log_key(target.key_prefix)
     commands = [("LRANGE", key, start, start + _PAGE - 1) for start in range(0, most, _PAGE)]
     for name, replies in zip(nodes.names, nodes.ask(commands), strict=True):
-        if (why := _refusal(replies)) is not None:
+        if (why := refusal_in(replies)) is not None:
             errors[name] = why
             continue
         pages = cast("list[list[object]]", replies)

@@ -17,7 +17,7 @@ from celery_redlock.redlock.protocol.scripts import done_key
 from .listing import each_done_mark, each_lock
 from .lock_view import view_of
 from .locks import Kind, Lock, by_age, task_in
-from .node_set import NodeSet
+from .node_set import NodeSet, refusal_in
 from .operator_log import Action, recorded
 from .target import Target
 from .tasks import options_of
@@ -169,12 +169,8 @@ def _remove(target: Target, nodes: NodeSet, lock: Lock, author: str) -> bool:
 def _delete_mark(target: Target, nodes: NodeSet, mark: Lock) -> bool:
     """Delete a done mark; return whether any node had it."""
     replies = nodes.ask([("DEL", done_key(target.key_prefix, mark.key, mark.owner))])
-    said = {
-        name: one.error if isinstance(one, Failed) else one[0]
-        for name, one in zip(nodes.names, replies, strict=True)
-    }
-    deleted = [one for one in said.values() if isinstance(one, int)]
-    if len(deleted) < majority(len(nodes)):
-        errors = {name: str(one) for name, one in said.items() if not isinstance(one, int)}
+    refusals = zip(nodes.names, map(refusal_in, replies), strict=True)
+    errors = {name: why for name, why in refusals if why is not None}
+    if len(nodes) - len(errors) < majority(len(nodes)):
         raise QuorumUnavailable(mark.key, errors, len(nodes), "release")
-    return any(deleted)
+    return [1] in replies

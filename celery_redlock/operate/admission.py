@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import cast
 
-from celery_redlock.redlock.clock import Clock, SystemClock
+from celery_redlock.redlock.clock import SystemClock
 from celery_redlock.redlock.inspection import State
 from celery_redlock.redlock.protocol.quorum import guard_s
 from celery_redlock.redlock.protocol.replies import Failed
@@ -25,9 +25,7 @@ _is_of_probe = re.compile(rb":\{probe-[0-9a-f]{16}\}:floor$").search
 """A worker's check of the nodes leaves such a floor for a second."""
 
 
-def candidates(
-    target: Target, nodes: NodeSet, clock: Clock | None = None
-) -> tuple[list[NodeStatus], list[str]]:
+def candidates(target: Target, nodes: NodeSet) -> tuple[list[NodeStatus], list[str]]:
     """Return the nodes that wait for their restart guard, and what speaks against their admission.
 
     Every node must answer. A node that waits must have no key of the lock: else it is not new. No
@@ -42,7 +40,7 @@ def candidates(
     guard_of_new = guard_s(0.0, target.max_clock_skew)
     pause = max(guard_of_new, target.patience) - youngest
     if pause > 0:
-        (clock or SystemClock()).sleep(pause)
+        SystemClock().sleep(pause)
         statuses = read_statuses(target, nodes)
     waiting = _guarded(statuses)
     objections = [

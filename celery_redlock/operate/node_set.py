@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
-from celery_redlock.redlock.clock import Clock, SystemClock
+from celery_redlock.redlock.clock import SystemClock
 from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.protocol.scripts import Argument
 from celery_redlock.redlock.transport.direct import DirectConnection, ErrorReply, packed
@@ -32,15 +32,13 @@ class NodeSet:
     Args:
         urls: URLs of the nodes.
         timeout: Longest wait for a node, seconds.
-        clock: Time.
 
     Raises:
         ConfigurationError: A URL is not valid.
     """
 
-    def __init__(self, urls: Sequence[str], timeout: float, clock: Clock | None = None) -> None:
-        clock = clock or SystemClock()
-        self.connections = [DirectConnection(url, clock, timeout) for url in urls]
+    def __init__(self, urls: Sequence[str], timeout: float) -> None:
+        self.connections = [DirectConnection(url, SystemClock(), timeout) for url in urls]
 
     def __enter__(self) -> Self:
         self.on_each(DirectConnection.connect)

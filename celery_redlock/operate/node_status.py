@@ -105,7 +105,7 @@ class NodeStatus(Judgement):
         }
 
 
-def read_statuses(target: Target, nodes: NodeSet, clock: Clock | None = None) -> list[NodeStatus]:
+def read_statuses(target: Target, nodes: NodeSet) -> list[NodeStatus]:
     """Return the status of each node; all are asked at the same time.
 
     Raises:
@@ -113,7 +113,7 @@ def read_statuses(target: Target, nodes: NodeSet, clock: Clock | None = None) ->
     """
     # This wakes connections and servers, whose round trips are measured next.
     judged = target.judge()
-    return nodes.on_each(partial(_read_status, clock or SystemClock()), judged)
+    return nodes.on_each(partial(_read_status, SystemClock()), judged)
 
 
 def _read_status(clock: Clock, connection: DirectConnection, judgement: Judgement) -> NodeStatus:

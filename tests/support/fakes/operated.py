@@ -3,7 +3,7 @@
     nodes = Operated(3, monkeypatch)
     nodes[1].info["maxmemory_policy"] = "allkeys-lru"
     nodes[2].is_up = False
-    statuses = read_statuses(nodes.target(), ...)
+    statuses = read_statuses(nodes.target(), nodes.opened())
 
 The last digit of a URL is the node that it leads to, whatever else is in the URL.
 """

@@ -16,7 +16,7 @@ from .target import as_json, target_of
 from .text import json_text, padded, visible, widths_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from celery_redlock.operate.locks import Lock
     from celery_redlock.operate.node_set import NodeSet
@@ -74,27 +74,17 @@ def list_(
 
 def _each(target: Target, nodes: NodeSet, match: str, kinds: tuple[str, ...]) -> Iterator[Lock]:
     """Yield the locks of the kinds that are asked for; show a progress bar on a terminal."""
-    from celery_redlock.operate.listing import each_done_mark, each_lock
-
-    searches: list[Callable[..., Iterator[Lock]]] = []
-    if {*kinds} != {"done"}:
-        searches.append(each_lock)
-    if "done" in kinds:
-        searches.append(each_done_mark)
-
-    def found(on_scanned: Callable[[int], object] = id) -> Iterator[Lock]:
-        for search in searches:
-            locks = search(nodes, target.key_prefix, match, on_scanned)
-            yield from (lock for lock in locks if lock.kind in kinds)
+    from celery_redlock.operate.listing import each_of
 
     if not sys.stderr.isatty():
-        yield from found()
+        yield from each_of(nodes, target.key_prefix, kinds, match)
         return
     replies = nodes.ask([("DBSIZE",)])
     sizes = [one[0] for one in replies if isinstance(one, list) and isinstance(one[0], int)]
-    length = len(searches) * sum(sizes)
+    # Done marks are found by a scan of their own.
+    length = len({kind == "done" for kind in kinds}) * sum(sizes)
     with click.progressbar(length=length, file=sys.stderr, label="scanned") as bar:
-        yield from found(bar.update)
+        yield from each_of(nodes, target.key_prefix, kinds, match, bar.update)
 
 
 def _told(target: Target, locks: Iterable[Lock]) -> Iterator[Lock]:

@@ -5,7 +5,7 @@ No command keeps a node for long, whatever the number of locks: each examines at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import cast
 
 from celery_redlock.redlock.protocol.replies import Failed
@@ -57,7 +57,7 @@ def each_lock(
 
 
 def each_done_mark(
-    nodes: NodeSet, prefix: str, match: str = "*", on_scanned: OnScanned = id
+    nodes: NodeSet, prefix: str, match: str, on_scanned: OnScanned = id
 ) -> Iterator[Lock]:
     """Yield the done marks of matching keys; the arguments are those of `each_lock`."""
     start, between = f"{prefix}:{{", "}:done:"
@@ -71,6 +71,21 @@ def each_done_mark(
             if there:
                 remaining = quorums_remaining(there, len(nodes))
                 yield Lock(key, Kind.DONE, label, len(there), len(nodes), remaining)
+
+
+def each_of(
+    nodes: NodeSet,
+    prefix: str,
+    kinds: Collection[str],
+    match: str = "*",
+    on_scanned: OnScanned = id,
+) -> Iterator[Lock]:
+    """Yield the locks and done marks of these kinds; other arguments are those of `each_lock`."""
+    if {*kinds} != {Kind.DONE.value}:
+        locks = each_lock(nodes, prefix, match, on_scanned)
+        yield from (lock for lock in locks if lock.kind.value in kinds)
+    if Kind.DONE.value in kinds:
+        yield from each_done_mark(nodes, prefix, match, on_scanned)
 
 
 class _Scan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection
 
 from celery_redlock.config.options import LockOptions, OnLost
 from celery_redlock.redlock.errors import QuorumUnavailable
@@ -14,7 +14,7 @@ from celery_redlock.redlock.protocol.quorum import majority
 from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.protocol.scripts import done_key
 
-from .listing import each_done_mark, each_lock
+from .listing import each_of
 from .lock_view import view_of
 from .locks import Kind, Lock, by_age, task_in
 from .node_set import NodeSet, refusal_in
@@ -71,16 +71,8 @@ def locks_of(
         older_than: Least age, seconds; None: any, also an unknown one.
         now: Time, seconds since the epoch.
     """
-    searches: list[Callable[[NodeSet, str], Iterator[Lock]]]
-    searches = [each_lock] if {*kinds} != {Kind.DONE.value} else []
-    searches += [each_done_mark] if Kind.DONE.value in kinds else []
     # At once: the nodes can't be asked for anything else while they scan.
-    found = [
-        lock
-        for search in searches
-        for lock in search(nodes, prefix)
-        if lock.task == task and lock.kind.value in kinds
-    ]
+    found = [lock for lock in each_of(nodes, prefix, kinds) if lock.task == task]
     found.sort(key=by_age)
     if older_than is None:
         return found, 0

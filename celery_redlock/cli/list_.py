@@ -28,7 +28,7 @@ _FIELDS = {
 }  # fmt: skip
 """Field of a lock's row by the column's name."""
 KINDS = ("held", "reserved", "pending", "claim", "published", "missed", "done")
-_SHOWN = ("held", "reserved", "pending")
+SHOWN = ("held", "reserved", "pending")
 _SORTED = 1000
 """Locks that are kept for sorting; more are shown as they are found."""
 
@@ -40,7 +40,7 @@ _SORTED = 1000
 @click.option("--task", help="Name of the task.")
 @click.option(
     "--kind", "kinds", multiple=True, type=click.Choice(KINDS),
-    help=f"What to list; may be repeated. By default {', '.join(_SHOWN)}.",
+    help=f"What to list; may be repeated. By default {', '.join(SHOWN)}.",
 )  # fmt: skip
 @as_json
 @click.pass_context
@@ -55,7 +55,7 @@ def list_(
     """
     target = target_of(ctx)
     with target.nodes() as nodes:
-        locks = _each(target, nodes, match, kinds or _SHOWN)
+        locks = _each(target, nodes, match, kinds or SHOWN)
         if task is not None:
             locks = (lock for lock in locks if lock.task == task)
         locks = _told(target, locks)

@@ -6,13 +6,14 @@ import itertools
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from celery_redlock.units import seconds
 
-from .list_ import header_of, row_of
+from .list_ import KINDS, SHOWN, header_of, row_of
 from .parameters import Seconds
 from .status import HEADER as NODE_HEADER
 from .status import node_row
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
     from celery_redlock.operate.overview import Overview
 
-_KINDS = ("held", "reserved", "pending", "claim", "published", "missed")
-_SHOWN = ("held", "reserved", "pending")
 _MOST_MISSED = 3
 _NODES = Fit(
     shortened={"NODE": 16},
@@ -45,16 +44,14 @@ class Update(NamedTuple):
     Attributes:
         overview: Nodes and locks.
         conflicts: Conflicts per second, or the reason why they are unknown.
-        problem: Reason why the workers of the locks are unknown; None: they are known.
         header: Columns of the locks.
         kinds: Kinds of locks that are shown.
     """
 
     overview: Overview
     conflicts: float | str
-    problem: str | None
     header: Sequence[str]
-    kinds: Sequence[str] = _SHOWN
+    kinds: Sequence[str] = SHOWN
 
 
 @click.command()
@@ -70,8 +67,8 @@ class Update(NamedTuple):
     "--lines", type=click.IntRange(min=0), default=20, show_default=True, help="Locks to show."
 )
 @click.option(
-    "--kind", "kinds", multiple=True, type=click.Choice(_KINDS),
-    help=f"What to show; may be repeated. By default {', '.join(_SHOWN)}.",
+    "--kind", "kinds", multiple=True, type=click.Choice([one for one in KINDS if one != "done"]),
+    help=f"What to show; may be repeated. By default {', '.join(SHOWN)}.",
 )  # fmt: skip
 @as_json
 @click.pass_context
@@ -95,7 +92,7 @@ def top(
 
     target = target_of(ctx)
     is_live = sys.stdout.isatty() and not as_json
-    shown, header = kinds or _SHOWN, header_of(target)
+    shown, header = kinds or SHOWN, header_of(target)
     watch = Watch(target)
 
     def each() -> Iterator[Update]:
@@ -104,7 +101,8 @@ def top(
                 time.sleep(interval)
             overview = read_overview(target, lines, lambda lock: lock.kind in shown, time.time)
             rate = incidents.conflict_rate(overview.at)
-            yield Update(overview, rate, watch.tell(overview.oldest).problem, header, shown)
+            problem = watch.tell(overview.oldest).problem
+            yield Update(replace(overview, problem=problem), rate, header, shown)
             if number + 1 == count:
                 return
 
@@ -178,8 +176,8 @@ def _head(update: Update) -> list[str]:
         for tick in overview.missed[:_MOST_MISSED]
     ]
     lines = [f"{clock}  {votes}; locks: {counts or 'none'}", f"conflicts: {rate}"]
-    if update.problem:
-        lines.append(f"workers and processes are unknown: {update.problem}")
+    if overview.problem:
+        lines.append(f"workers and processes are unknown: {overview.problem}")
     if missed:
         lines.append(f"ticks missed in the last day: {', '.join(missed)}")
     return lines

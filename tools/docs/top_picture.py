@@ -6,6 +6,7 @@ import importlib
 import re
 import sys
 import time
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -38,7 +39,7 @@ def main() -> None:
             overview = read_overview(target, 20)
             running = running_tasks(target, overview.oldest)
             running.tell(overview.oldest)
-            update = Update(overview, rate, running.problem, header_of(target))
+            update = Update(replace(overview, problem=running.problem), rate, header_of(target))
             console.print(rendered(update, _COLUMNS, _LINES))
     svg = console.export_svg(title=_TITLE)
     # A page loads nothing from elsewhere.

@@ -92,7 +92,7 @@ def on_80_by_24(three: Operated, header: Sequence[str]) -> list[str]:
     overview = read_overview(three.target(), 20, now=lambda: three.wall_us() / 1e6)
     for lock in overview.oldest:
         lock.execution = Execution("quarterly-reports@worker-17.eu-central-1", 123_456, "(1,)")
-    update = top.Update(overview, "unknown: " + "long " * 40, None, header)
+    update = top.Update(overview, "unknown: " + "long " * 40, header)
     console = Console(width=80, height=24, record=True, file=io.StringIO())
     console.print(top.rendered(update, 80, 24))
     return console.export_text().splitlines()

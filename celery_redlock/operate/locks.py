@@ -140,11 +140,6 @@ class Lock:
         """
         return self.token / 1e6 if self.token else reserved_since(self.owner)
 
-    @property
-    def since(self) -> datetime | None:
-        """The same as a date."""
-        return None if self.began is None else datetime.fromtimestamp(self.began, timezone.utc)
-
     def age(self, now: float) -> float | None:
         """Return how long it has been held at `now`, both in seconds; None if that is unknown."""
         return None if self.began is None else max(0.0, now - self.began)
@@ -165,7 +160,8 @@ class Lock:
 
     def as_json(self, now: float) -> dict[str, object]:
         """Return the lock as plain JSON values; times are in seconds."""
-        age, since, run = self.age(now), self.since, self.execution
+        age, run = self.age(now), self.execution
+        since = None if self.began is None else datetime.fromtimestamp(self.began, timezone.utc)
         return {
             "key": self.key,
             "kind": self.kind.value,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from datetime import datetime, timezone
 
 import pytest
 
@@ -89,10 +90,10 @@ def test_a_reservation_has_an_age_though_no_token() -> None:
     assert lock.token == 0
     assert lock.age(T / 1e6 + 5) == pytest.approx(5.0)
     assert lock.age(T / 1e6 - 5) == 0.0
-    assert lock.since
-    assert lock.since.timestamp() == pytest.approx(T / 1e6)
+    assert lock.began == pytest.approx(T / 1e6)
     shown = lock.as_json(T / 1e6 + 5)
-    assert (shown["age"], shown["since"]) == (5.0, lock.since.isoformat())
+    began = datetime.fromtimestamp(T / 1e6, timezone.utc)
+    assert (shown["age"], shown["since"]) == (5.0, began.isoformat())
 
 
 def test_leases_come_first_and_the_longest_held_of_each() -> None:
@@ -114,7 +115,7 @@ def test_an_invalid_floor_is_no_token(floor: int) -> None:
     assert lock
     assert lock.token == 0
     assert lock.age(1.0) is None
-    assert lock.since is None
+    assert lock.as_json(1.0)["since"] is None
 
 
 def test_an_owner_is_not_shown() -> None:

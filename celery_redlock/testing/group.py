@@ -1,28 +1,57 @@
-"""Several nodes of a test, started and stopped together."""
+"""A node of a test, and several that are started and stopped together."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Node(Protocol):
-    """One node."""
+class Node(ABC):
+    """One node on 127.0.0.1; started and stopped by `with`."""
+
+    port: int
+    _client_options: ClassVar[Mapping[str, Any]] = {}
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """The node's address, for `redlock_nodes`, and as redis-py and Celery take it."""
+        return f"redis://127.0.0.1:{self.port}"
 
+    @abstractmethod
     def start(self) -> None:
         """Start it."""
 
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop it, also if it does not run."""
+
+    @abstractmethod
     def reset(self) -> None:
         """Return it to running and empty."""
 
-    def stop(self) -> None:
-        """Stop it, also if it does not run."""
+    def client(self, **options: Any) -> redis.Redis:
+        """Return a new client that never retries; close it, or use it in `with`.
+
+        Args:
+            options: More arguments of `redis.Redis`; `socket_timeout` is 10 s by default.
+        """
+        defaults: dict[str, Any] = {"retry": Retry(NoBackoff(), 0), "socket_timeout": 10.0}
+        return redis.Redis.from_url(self.url, **defaults | {**self._client_options} | options)
 
 
 NodeT = TypeVar("NodeT", bound=Node)

@@ -18,34 +18,30 @@ import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import hiredis
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from celery_redlock.redlock.transport.connection import ErrorReply
 
-from .group import Group
+from .group import Group, Node
 from .launch import free_port
 from .memory_node import MemoryNode
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _RECEIVE_BYTES = 1 << 16
 _NOTHING: Any = False
 """What hiredis returns while a command is incomplete."""
 
 
-class MemoryServer(MemoryNode):
+class MemoryServer(Node, MemoryNode):
     """One in-memory node on 127.0.0.1, empty; started and stopped by `with`.
 
     Attributes:
         port: TCP port, final once the server has started.
         run_id: Run id, which changes with each start.
     """
+
+    _client_options = {"protocol": 2}  # noqa: RUF012  # nothing changes it
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,18 +57,6 @@ class MemoryServer(MemoryNode):
 
     def __repr__(self) -> str:
         return f"<MemoryServer {self.url} ({'running' if self.is_running else 'not running'})>"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    @property
-    def url(self) -> str:
-        """The node's address, for `redlock_nodes`."""
-        return f"redis://127.0.0.1:{self.port}"
 
     @property
     def is_running(self) -> bool:
@@ -131,17 +115,6 @@ class MemoryServer(MemoryNode):
             self.forget()
             self.is_full = False
             self.clock_ahead = 0.0
-
-    def client(self, **options: Any) -> redis.Redis:
-        """Return a new client that never retries; close it, or use it in `with`.
-
-        Args:
-            options: More arguments of `redis.Redis`; `socket_timeout` is 10 s by default.
-        """
-        defaults: dict[str, Any] = {
-            "retry": Retry(NoBackoff(), 0), "socket_timeout": 10.0, "protocol": 2,
-        }  # fmt: skip
-        return redis.Redis.from_url(self.url, **defaults | options)
 
     # ---- what connections ask for
 

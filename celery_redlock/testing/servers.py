@@ -21,25 +21,19 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from .binaries import find_server_binary
-from .group import Group
+from .group import Group, Node
 from .launch import free_port, launch
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 10.0
 _POLL_SECONDS = 0.005
 
 
-class Server:
+class Server(Node):
     """One server on 127.0.0.1, empty, without persistence; started and stopped by `with`.
 
     The server never outlives this process: on Linux not even if that is killed.
@@ -68,18 +62,6 @@ class Server:
     def __repr__(self) -> str:
         state = f"pid {self.pid}" if self.is_running else "not running"
         return f"<Server {self.url} ({state})>"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    @property
-    def url(self) -> str:
-        """The server's address, as redis-py and Celery take it."""
-        return f"redis://127.0.0.1:{self.port}"
 
     @property
     def unix_url(self) -> str:
@@ -189,15 +171,6 @@ class Server:
             self.kill()
             self.start()
             self._forget_everything(within=_START_SECONDS)
-
-    def client(self, **options: Any) -> redis.Redis:
-        """Return a new client that never retries; close it, or use it in `with`.
-
-        Args:
-            options: More arguments of `redis.Redis`; `socket_timeout` is 10 s by default.
-        """
-        options = {"retry": Retry(NoBackoff(), 0), "socket_timeout": 10.0} | options
-        return redis.Redis.from_url(self.url, **options)
 
     def _forget_everything(self, within: float) -> None:
         with self.client(socket_timeout=within) as client:

@@ -103,8 +103,7 @@ def release(  # noqa: PLR0913  # an argument for each option
         elif task is not None:
             released = release_kinds(target, nodes, task, {*kinds}, older_than, how)
         else:
-            wanted = (given.on(target), label, expected)
-            released = _one(target, nodes, wanted, reason, as_json=as_json, yes=yes)
+            released = _one(target, nodes, given.on(target), label, expected, how)
     ctx.exit(0 if released else 1)
 
 
@@ -123,31 +122,29 @@ def _task_of(given: GivenKey | None, label: str | None, expected: str | None) ->
 def _one(
     target: Target,
     nodes: NodeSet,
-    wanted: tuple[str, str | None, str | None],
-    reason: str,
-    *,
-    as_json: bool,
-    yes: bool,
+    key: str,
+    label: str | None,
+    expected: str | None,
+    how: How,
 ) -> bool:
     from celery_redlock.operate.removal import operator, removal_of, remove
 
-    key, label, expected = wanted
     removal = removal_of(target, nodes, key, label)
     if removal is None:
         what = f"done mark {label!r} of {key!r}" if label else repr(key)
         raise click.ClickException(f"there is nothing to release: no node has {what}")
     lock, meaning = removal
     is_other = expected not in (None, lock.id)
-    released = yes and not is_other and remove(target, nodes, lock, operator(), reason)
-    if as_json:
+    released = how.yes and not is_other and remove(target, nodes, lock, operator(), how.reason)
+    if how.as_json:
         shown = {"released": released, "consequence": meaning} | lock.as_json(time.time())
         click.echo(document(shown))
-        return released or not (yes or is_other)
+        return released or not (how.yes or is_other)
     click.echo(f"{visible(key)}: {_text(lock)}\nConsequence: {meaning}.\n")
     if is_other:
         click.echo(f"Not released: its id is not {visible(str(expected))}.")
         return False
-    if not yes:
+    if not how.yes:
         words = ("--yes",) if expected else ("--yes", "--expect", lock.id)
         click.echo(f"Nothing was released. To release it: {same_command(*words)}")
         return True

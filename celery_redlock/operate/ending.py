@@ -85,7 +85,7 @@ def held_by_nothing(view: LockView) -> tuple[str, Lock] | None:
     if lock is None:
         rest = [one for one in (view.pending, *view.marks) if one]
         return (_WHAT[rest[0].kind], rest[0]) if rest else None
-    if lock.kind is Kind.HELD and not is_period(lock.owner):
+    if lock.is_run:
         return None
     return ("the period of a throttle" if is_period(lock.owner) else _WHAT[lock.kind]), lock
 

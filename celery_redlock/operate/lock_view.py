@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from celery_redlock.config.options import LockOptions, OnConflict
@@ -22,7 +22,6 @@ from .target import Target
 from .tasks import options_of
 from .views import read_views
 
-_NOBODY_ASKED = Running()
 _AT_EXECUTION = {
     OnConflict.SKIP: "it ends as REVOKED, with DuplicateTask",
     OnConflict.COMPLETE: "it ends as SUCCESS, with lock_conflict_result",
@@ -61,7 +60,7 @@ class LockView:
     views: Sequence[Busy | Failed]
     pending_views: Sequence[Busy | Failed] = ()
     marks: Sequence[Lock] = ()
-    running: Running = _NOBODY_ASKED
+    running: Running = field(default_factory=Running)
 
     @property
     def lock(self) -> Lock | None:

@@ -107,16 +107,13 @@ def consequence(lock: Lock, options: LockOptions | None) -> str:
             )
     if is_period(lock.owner):
         return "nothing runs under it: it is the period of a throttle, and the next call may run"
-    then = "LeaseLost is raised in it" if _aborts(options) else "its lease is lost, and it goes on"
+    aborts = options is None or options.on_lost is OnLost.ABORT
+    then = "LeaseLost is raised in it" if aborts else "its lease is lost, and it goes on"
     return (
         "its task may be running: the next renewal, within a third of lock_ttl, fails, and "
         f"{then}. Until then two tasks may run at once; only a resource that checks the token "
         "refuses the older one"
     )
-
-
-def _aborts(options: LockOptions | None) -> bool:
-    return options is None or options.on_lost is OnLost.ABORT
 
 
 def operator() -> str:

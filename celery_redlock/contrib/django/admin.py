@@ -112,9 +112,7 @@ class LockAdmin(admin.ModelAdmin):
 
     def release_view(self, request: HttpRequest) -> HttpResponse:
         """Ask whether to release a lock; release it on POST."""
-        self._check(request)
-        if not request.user.has_perm(_RELEASE):
-            raise PermissionDenied
+        self._check(request, _RELEASE)
         given = request.POST if request.method == "POST" else request.GET
         key, label = given.get("key", ""), given.get("done") or None
         target = _target()
@@ -147,9 +145,7 @@ class LockAdmin(admin.ModelAdmin):
 
     def end_view(self, request: HttpRequest) -> HttpResponse:
         """Ask whether to end the run that holds a lock; end it on POST."""
-        self._check(request)
-        if not request.user.has_perm(_END):
-            raise PermissionDenied
+        self._check(request, _END)
         given = request.POST if request.method == "POST" else request.GET
         key, target = given.get("key", ""), _target()
         with target.nodes() as nodes:
@@ -193,8 +189,9 @@ class LockAdmin(admin.ModelAdmin):
         guarded: Callable[..., HttpResponse] = self.admin_site.admin_view(shown)
         return guarded
 
-    def _check(self, request: HttpRequest) -> None:
-        if not self.has_view_permission(request):
+    def _check(self, request: HttpRequest, *more: str) -> None:
+        """Refuse whoever may not look, or lacks one of the other permissions."""
+        if not (self.has_view_permission(request) and request.user.has_perms(more)):
             raise PermissionDenied
 
     def _shown(

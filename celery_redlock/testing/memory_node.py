@@ -13,7 +13,6 @@ from celery_redlock.redlock.protocol.scripts import ALL, CONFIRM, EXTEND, GRANT,
 from celery_redlock.redlock.transport.connection import ErrorReply
 
 _SHAS = {script.text: script.sha for script in ALL}
-_KINDS = {str: b"string", list: b"list", dict: b"hash", type(None): b"none"}
 
 
 class MemoryNode:
@@ -127,13 +126,6 @@ class MemoryNode:
     def _do_lpush(self, key: str, value: str) -> int:
         self._data[key] = ([value], math.inf)
         return 1
-
-    def _do_hset(self, key: str, field: str, value: str) -> int:
-        self._data[key] = ({field: value}, math.inf)
-        return 1
-
-    def _do_type(self, key: str) -> bytes:
-        return _KINDS[type(self._look(key))]
 
     # ---- scripts
 

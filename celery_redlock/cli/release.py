@@ -113,10 +113,10 @@ def _task_of(given: GivenKey | None, label: str | None, expected: str | None) ->
     Raises:
         UsageError: Something else is given.
     """
-    is_one = given is None or given.task is None or given.args or given.kwargs
-    if is_one or label is not None or expected is not None:
+    is_one = (label, expected) != (None, None)
+    if is_one or given is None or given.task is None or given.args or given.kwargs:
         raise click.UsageError("--kind needs --task, and no key, call, --done, --expect.")
-    return str(given.task if given else "")
+    return given.task
 
 
 def _one(

@@ -172,8 +172,9 @@ def next_call(view: LockView, options: LockOptions | None, judged: Sequence[Judg
     """
     if options and options.lifetime.reserves_at_publish:
         by_slot = options.lifetime.reserves_pending_slot
-        if is_taken(view.pending_views if by_slot else view.views, judged):
-            return _at_publish(view.pending if by_slot else view.lock, options)
+        reserved = view.pending if by_slot else view.lock
+        if reserved and is_taken(view.pending_views if by_slot else view.views, judged):
+            return _at_publish(reserved, options)
     verdict = verdict_on(view.views, judged)
     if verdict is Verdict.REACHED:
         return "it acquires the lock: a quorum of the nodes is free"
@@ -184,16 +185,17 @@ def next_call(view: LockView, options: LockOptions | None, judged: Sequence[Judg
     who = f"{view.lock.task_id or 'another holder'} holds the lock{_time_left(view.lock)}"
     if options is None:
         return f"{who}: it does not run; lock_on_conflict decides what becomes of it"
-    if options.on_conflict is OnConflict.COALESCE and is_taken(view.pending_views, judged):
-        waiting = view.pending.task_id if view.pending else None
-        return f"{who}, and {waiting} has the pending slot: it ends as REVOKED, with DuplicateTask"
+    waiting = view.pending if options.on_conflict is OnConflict.COALESCE else None
+    if waiting and is_taken(view.pending_views, judged):
+        both = f"{who}, and {waiting.task_id} has the pending slot"
+        return f"{both}: it ends as REVOKED, with DuplicateTask"
     policy = f'lock_on_conflict="{options.on_conflict.value}"'
     return f"{who}: {_AT_EXECUTION[options.on_conflict]} ({policy})"
 
 
 def is_taken(views: Sequence[Busy | Failed], judged: Sequence[Judgement]) -> bool:
     """Return whether others hold so many of the nodes that a new call is refused."""
-    return bool(views) and verdict_on(views, judged) in (Verdict.HELD, Verdict.CONTENDED)
+    return verdict_on(views, judged) in (Verdict.HELD, Verdict.CONTENDED)
 
 
 def verdict_on(views: Sequence[Busy | Failed], judged: Sequence[Judgement]) -> Verdict:
@@ -218,13 +220,12 @@ def _no_quorum(options: LockOptions | None, judged: Sequence[Judgement]) -> str:
     )
 
 
-def _at_publish(reserved: Lock | None, options: LockOptions) -> str:
-    holder = reserved.task_id if reserved else None
-    verb = "holds the pending slot" if reserved and reserved.kind is Kind.PENDING else "holds it"
-    verb += _time_left(reserved) if reserved else ""
+def _at_publish(reserved: Lock, options: LockOptions) -> str:
+    what = "the pending slot" if reserved.kind is Kind.PENDING else "it"
+    who = f"{reserved.task_id} holds {what}{_time_left(reserved)}"
     if options.on_conflict is OnConflict.RAISE:
-        return f"{holder} {verb}: delay() raises LockHeld, and publishes no message"
-    return f"{holder} {verb}: delay() returns the result of that task, and publishes no message"
+        return f"{who}: delay() raises LockHeld, and publishes no message"
+    return f"{who}: delay() returns the result of that task, and publishes no message"
 
 
 def _time_left(lock: Lock) -> str:

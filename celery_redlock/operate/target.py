@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,25 +81,22 @@ class Target:
             redlock.log = log_event_of_leases
             return redlock.judge()
 
-    @contextmanager
-    def redlock(self, node_timeout: float) -> Iterator[TaskLock]:
-        """Return a lock on the nodes, closed at the end of the block.
+    def redlock(self, node_timeout: float) -> closing[TaskLock]:
+        """Return a lock on the nodes, closed at the end of a ``with`` block.
 
         Raises:
             ConfigurationError: The nodes can't be used.
         """
-        redlock = TaskLock(
-            self.urls,
-            node_timeout=node_timeout,
-            max_ttl=self.max_ttl,
-            max_clock_skew=self.max_clock_skew,
-            restart_guard=self.restart_guard,
-            key_prefix=self.key_prefix,
+        return closing(
+            TaskLock(
+                self.urls,
+                node_timeout=node_timeout,
+                max_ttl=self.max_ttl,
+                max_clock_skew=self.max_clock_skew,
+                restart_guard=self.restart_guard,
+                key_prefix=self.key_prefix,
+            )
         )
-        try:
-            yield redlock
-        finally:
-            redlock.close()
 
 
 def target_of_app(app: Any) -> Target:

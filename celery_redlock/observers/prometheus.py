@@ -232,20 +232,18 @@ class PrometheusMetrics(Recorder):
 
         A tick that was counted, of an entry that came later, has the others' series, too.
         """
-        tasks = [name for name, task in self._app.tasks.items() if is_singleton(task)]
-        known = [
-            one for task in tasks for one in self._series(task) if one.metric != "ticks"
-        ]  # fmt: skip
+        tasks = {name for name, task in self._app.tasks.items() if is_singleton(task)}
+        scheduled: set[str] = set()
         if self.is_beat:
-            scheduled = {entry["task"] for entry in self._app.conf.beat_schedule.values()}
+            configured = {entry["task"] for entry in self._app.conf.beat_schedule.values()}
             counted = {one.task for one in self._counts.read() if one.metric == "ticks"}
-            known += [
-                one
-                for task in scheduled | self._scheduled | counted
-                for one in self._series(task)
-                if one.metric == "ticks"
-            ]
-        return known
+            scheduled = configured | self._scheduled | counted
+        return [
+            one
+            for task in tasks | scheduled
+            for one in self._series(task)
+            if task in (scheduled if one.metric == "ticks" else tasks)
+        ]
 
     def _series(self, task: str) -> Iterator[Series]:
         for name, (_, outcomes) in COUNTERS.items():

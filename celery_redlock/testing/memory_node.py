@@ -149,9 +149,7 @@ class MemoryNode:
             raise ErrorReply("ERR the floor is out of range")
         token = max(floor + 1, min(max(int(proposed), now - skew), now + skew))
         self._set(lock, owner, float(ttl_ms))
-        self._set(
-            floor_key, str(token), self._floor_lasts(token, float(ttl_ms) + float(floor_ttl_ms))
-        )
+        self._set_floor(floor_key, token, float(ttl_ms) + float(floor_ttl_ms), token)
         return str(token).encode() if holder is None else [1, token, 1]
 
     def _confirm(self, keys: list[str], argv: list[str]) -> int:
@@ -159,9 +157,7 @@ class MemoryNode:
         lock, floor_key = keys
         if self._get(lock) != owner or int(self._get(floor_key) or 0) > int(token):
             return 0
-        self._set(
-            floor_key, token, self._floor_lasts(int(token), float(ttl_ms) + float(floor_ttl_ms))
-        )
+        self._set_floor(floor_key, int(token), float(ttl_ms) + float(floor_ttl_ms), int(token))
         return 1
 
     def _extend(self, keys: list[str], argv: list[str]) -> int:
@@ -178,7 +174,7 @@ class MemoryNode:
         else:
             self._pexpire(lock, float(ttl_ms))
         if holder is None or floor < int(token):
-            self._set(floor_key, token, self._floor_lasts(int(token), floor_lasts))
+            self._set_floor(floor_key, int(token), floor_lasts, int(token))
         elif self._pttl(floor_key) < floor_lasts:
             self._pexpire(floor_key, floor_lasts)
         return 2 if holder is None else 1
@@ -198,12 +194,11 @@ class MemoryNode:
                 self._del(lock)
         floor = int(self._get(floor_key) or 0)
         if int(token) > 0 and floor <= int(token):
-            lasts = float(keep_ms) + float(floor_ttl_ms)
             if held and floor == int(token) and int(keep_ms) == 0:
                 self._data[floor_key] = str(floor + 1), self._data[floor_key][1]
             else:
-                lasts = self._floor_lasts(int(token), lasts)
-                self._set(floor_key, str(int(token) + 1), lasts)
+                lasts = float(keep_ms) + float(floor_ttl_ms)
+                self._set_floor(floor_key, int(token) + 1, lasts, int(token))
         for done in done_keys:
             if self._pttl(done) < int(done_ttl_ms):
                 self._set(done, "1", float(done_ttl_ms))
@@ -239,9 +234,10 @@ class MemoryNode:
         self._has_written = True
         self._data[key] = (value, self._now() + ttl_ms / 1000)
 
-    def _floor_lasts(self, token: int, ttl_ms: float) -> float:
+    def _set_floor(self, key: str, floor: int, ttl_ms: float, token: int) -> None:
+        # It lasts until the clock is past the token, but not longer by more than a day.
         ahead_ms = math.ceil((token - self._wall_us()) / 1000)
-        return ttl_ms + min(max(0, ahead_ms), 86_400_000)
+        self._set(key, str(floor), ttl_ms + min(max(0, ahead_ms), 86_400_000))
 
     def _pexpire(self, key: str, ttl_ms: float) -> None:
         self._has_written = True

@@ -142,17 +142,14 @@ def remove(target: Target, nodes: NodeSet, lock: Lock, author: str, reason: str 
         QuorumUnavailable: Fewer nodes than a quorum answered, or confirmed.
     """
     with recorded(target, nodes, Action.on(lock, "release", author, reason)) as result:
-        is_removed = _remove(target, nodes, lock, author)
+        if lock.kind is Kind.DONE:
+            is_removed = _delete_mark(target, nodes, lock)
+        else:
+            # A person waits, and the machine may be far from the nodes.
+            with target.redlock(target.patience) as redlock:
+                is_removed = redlock.drop_owner(lock.key, lock.owner, author)
         result.text = "released" if is_removed else "not released"
     return is_removed
-
-
-def _remove(target: Target, nodes: NodeSet, lock: Lock, author: str) -> bool:
-    if lock.kind is Kind.DONE:
-        return _delete_mark(target, nodes, lock)
-    # A person waits, and the machine may be far from the nodes.
-    with target.redlock(target.patience) as redlock:
-        return redlock.drop_owner(lock.key, lock.owner, author)
 
 
 def _delete_mark(target: Target, nodes: NodeSet, mark: Lock) -> bool:

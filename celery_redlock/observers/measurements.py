@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from celery import Celery
@@ -51,16 +52,13 @@ BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 
 def connect_for_app(app: Celery, pairs: Iterable[tuple[Signal, Callable[..., None]]]) -> None:
     """Connect receivers to signals, for the tasks, nodes and ticks of an app alone."""
 
-    def receive_for_app(receiver: Callable[..., None]) -> Callable[..., None]:
-        def receive(sender: Any, **given: Any) -> None:
-            # Ticks have no sender: a process of beat has one app.
-            if sender is None or sender is app or getattr(sender, "app", None) is app:
-                receiver(sender, **given)
-
-        return receive
+    def receive(receiver: Callable[..., None], /, sender: Any, **given: Any) -> None:
+        # Ticks have no sender: a process of beat has one app.
+        if sender is None or sender is app or getattr(sender, "app", None) is app:
+            receiver(sender, **given)
 
     for signal, receiver in pairs:
-        signal.connect(receive_for_app(receiver), weak=False)
+        signal.connect(partial(receive, receiver), weak=False)
 
 
 class Recorder(ABC):

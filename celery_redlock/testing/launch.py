@@ -90,23 +90,18 @@ def launch(
         cwd: Its working folder; None for that of this process.
         appends: Whether what the file has already is kept.
     """
-    return (
-        _spawner(os.getpid()).submit(_launch, command, log, env, cwd=cwd, appends=appends).result()
-    )
-
-
-def _launch(
-    command: list[str], log: Path, env: Mapping[str, str], *, cwd: Path | None, appends: bool
-) -> subprocess.Popen[bytes]:
     if sys.platform == "linux":
         command = [sys.executable, "-IS", "-c", _LAUNCHER, str(os.getpid()), *command]
     with log.open("ab" if appends else "wb") as output:
-        return subprocess.Popen(
-            command,
-            cwd=cwd,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=os.environ | env,
-            start_new_session=True,  # Ctrl-C is for the tests, which then stop the process
+        started = _spawner(os.getpid()).submit(
+            lambda: subprocess.Popen(
+                command,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=os.environ | env,
+                start_new_session=True,  # Ctrl-C is for the tests, which then stop the process
+            )
         )
+        return started.result()

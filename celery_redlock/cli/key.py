@@ -33,18 +33,6 @@ def _json_of(kind: type[Any]) -> Callable[[click.Context, click.Parameter, str],
     return parse
 
 
-_OPTIONS = (
-    click.argument("key", type=TEXT, required=False),
-    click.option("--task", help="Name of a task, instead of a key; with an app only."),
-    click.option(
-        "--args", callback=_json_of(list), default="[]", help="Its arguments, as a JSON list."
-    ),
-    click.option(
-        "--kwargs", callback=_json_of(dict), default="{}", help="The same by name, as JSON."
-    ),
-)
-
-
 @dataclass(frozen=True, slots=True)
 class GivenKey:
     """A key as it was typed, or the call whose key it is.
@@ -87,6 +75,14 @@ def takes_key(command: Callable[..., Any]) -> Callable[..., Any]:
         UsageError: Both were typed.
     """
 
+    @click.argument("key", type=TEXT, required=False)
+    @click.option("--task", help="Name of a task, instead of a key; with an app only.")
+    @click.option(
+        "--args", callback=_json_of(list), default="[]", help="Its arguments, as a JSON list."
+    )
+    @click.option(
+        "--kwargs", callback=_json_of(dict), default="{}", help="The same by name, as JSON."
+    )
     @wraps(command)
     def with_key(
         *others: Any,
@@ -102,7 +98,4 @@ def takes_key(command: Callable[..., Any]) -> Callable[..., Any]:
         given = GivenKey(key, task, args, kwargs) if is_given else None
         return command(*others, given=given, **options)
 
-    decorated: Callable[..., Any] = with_key
-    for option in reversed(_OPTIONS):
-        decorated = option(decorated)
-    return decorated
+    return with_key

@@ -12,7 +12,7 @@ from typing import Any
 
 from celery import Celery
 
-from celery_redlock.keys import TOKEN_PARAMETER, KeyRule, accepts_token, key_rule
+from celery_redlock.keys import TOKEN_PARAMETER, KeyRule, key_rule
 from celery_redlock.redlock.errors import ConfigurationError
 
 from .callers import refuse_unlocked
@@ -31,13 +31,11 @@ class TaskLockConfig:
     Attributes:
         options: The task's lock options.
         rule: The rule that derives a call's lock key.
-        takes_token: Whether the body has a parameter for the fencing token.
         max_deliveries: How often a message may be delivered again; 0: any number of times.
     """
 
     options: LockOptions
     rule: KeyRule
-    takes_token: bool
     max_deliveries: int
 
 
@@ -60,15 +58,14 @@ def task_lock_config(task: Any, app: Celery) -> TaskLockConfig:
     body = body_of(cls)
     refuse_unlocked(name, cls, body)
     rule = key_rule(name, body, options.key)
-    takes_token = accepts_token(body)
-    if takes_token and (others := classes_in_use(cls)):
+    if rule.takes_token and (others := classes_in_use(cls)):
         other = others[0].__name__
         raise ConfigurationError(
             f"task {name!r} takes {TOKEN_PARAMETER}, which {other} would expect of callers, or "
             f"make part of its key; read self.{TOKEN_PARAMETER}, with bind=True, as long as "
             f"{other} is a base"
         )
-    return TaskLockConfig(options, rule, takes_token, settings.max_deliveries)
+    return TaskLockConfig(options, rule, settings.max_deliveries)
 
 
 @contextmanager

@@ -16,10 +16,10 @@ from celery_redlock.keys.canonical import Plain, Unencodable, digest, plain
 from celery_redlock.keys.signature import (
     POSITIONAL,
     TOKEN_PARAMETER,
-    accepts_token,
     bind,
     bindable_signature,
     binder,
+    declares_token,
     decorators_signature,
     signature_of,
     token_is_reachable,
@@ -176,8 +176,8 @@ def key_rule(task_name: str, run: Callable[..., object], lock_key: object) -> Ke
         ConfigurationError: `lock_key` does not fit the task, or `fencing_token` is declared where
             it can't be passed by name.
     """
-    signature = bindable_signature(run)
-    if not token_is_reachable(run):
+    signature, takes_token = bindable_signature(run), declares_token(run)
+    if takes_token and not token_is_reachable(run):
         raise _error(
             task_name,
             "fencing_token is passed by name, but a positional argument would land in it",
@@ -190,8 +190,7 @@ def key_rule(task_name: str, run: Callable[..., object], lock_key: object) -> Ke
         problem = f"lock_key={lock_key!r} {exc.problem}"
         raise _error(task_name, problem, exc.remedy, signature) from exc.__cause__
     return KeyRule(
-        task_name, signature, checked, accepts_token(run), binder(signature),
-        decorators_signature(run),
+        task_name, signature, checked, takes_token, binder(signature), decorators_signature(run),
     )  # fmt: skip
 
 

@@ -12,7 +12,6 @@ TOKEN_PARAMETER = "fencing_token"  # noqa: S105 - a parameter's name
 """A parameter of this name receives the token. Callers don't pass it, so it is in no key."""
 
 POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-_BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 _ANY_NUMBER = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
@@ -120,24 +119,21 @@ def binder(signature: Signature) -> Callable[..., dict[str, object]]:
     return made
 
 
-def accepts_token(run: Callable[..., object]) -> bool:
-    """Return whether the body has a parameter `fencing_token` that can be passed by name."""
-    parameter = signature_of(run).parameters.get(TOKEN_PARAMETER)
-    return parameter is not None and parameter.kind in _BY_NAME
+def declares_token(run: Callable[..., object]) -> bool:
+    """Return whether the body has a parameter `fencing_token`."""
+    return TOKEN_PARAMETER in signature_of(run).parameters
 
 
 def token_is_reachable(run: Callable[..., object]) -> bool:
-    """Return whether a declared `fencing_token` can be passed by name beside all other arguments.
+    """Return whether the declared `fencing_token` can be passed by name beside all other arguments.
 
     It can't before a positional parameter, nor as a positional-only, `*` or `**` parameter.
     """
-    parameters = signature_of(run).parameters
-    if TOKEN_PARAMETER not in parameters:
-        return True
-    names = list(parameters)
-    after = names[names.index(TOKEN_PARAMETER) + 1 :]
+    parameters = list(signature_of(run).parameters.values())
+    names = [parameter.name for parameter in parameters]
+    token, *after = parameters[names.index(TOKEN_PARAMETER) :]
     taken_by_position = (*POSITIONAL, Parameter.VAR_POSITIONAL)
-    return accepts_token(run) and (
-        parameters[TOKEN_PARAMETER].kind is Parameter.KEYWORD_ONLY
-        or not any(parameters[name].kind in taken_by_position for name in after)
+    return token.kind is Parameter.KEYWORD_ONLY or (
+        token.kind is Parameter.POSITIONAL_OR_KEYWORD
+        and not any(parameter.kind in taken_by_position for parameter in after)
     )

@@ -6,17 +6,16 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
-from celery_redlock.config.task_config import body_of
-from celery_redlock.keys import TOKEN_PARAMETER, bind, bindable_signature, decorators_signature
+from celery_redlock.keys import TOKEN_PARAMETER, KeyRule, bind
 
 _DUMP = "_dump_pydantic_arguments"
 """Where Celery, from 5.7 on, keeps what makes a call's pydantic models JSON."""
 
 
-def hide_token(cls: type[Any]) -> None:
+def hide_token(cls: type[Any], rule: KeyRule) -> None:
     """Have Celery check and send the calls of a task class without the token parameter."""
     if cls.typing:
-        check: Callable[..., None] = _without_token(body_of(cls))
+        check: Callable[..., None] = _without_token(rule)
         header = getattr(cls, "__header__", None)
         # By it Celery tells errbacks that it calls itself, with three arguments, from those that
         # it publishes: all those of bound tasks, whose header is a partial, and of task classes,
@@ -56,14 +55,13 @@ def _dumped(value: Any) -> Any:
     return dump(mode="json") if callable(dump) else value
 
 
-def _without_token(run: Callable[..., Any]) -> Callable[..., None]:
-    """Return a check of a call's arguments for `run`, without the token parameter."""
-    signature, decorators = bindable_signature(run), decorators_signature(run)
+def _without_token(rule: KeyRule) -> Callable[..., None]:
+    """Return a check of a call's arguments, without the token parameter."""
 
     def check_arguments(*args: Any, **kwargs: Any) -> None:
-        bind(signature, decorators, args, kwargs)
+        bind(rule.signature, rule.decorators, args, kwargs)
 
-    check_arguments.__signature__ = signature  # type: ignore[attr-defined]
+    check_arguments.__signature__ = rule.signature  # type: ignore[attr-defined]
     return check_arguments
 
 

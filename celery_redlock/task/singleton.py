@@ -81,8 +81,8 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
         lock_call(cls)
         # Options may be set after this; here wrong ones are refused early.
         config = checked_at_binding(cls, app)
-        if config and config.takes_token:
-            hide_token(cls)
+        if config and config.rule.takes_token:
+            hide_token(cls, config.rule)
         if "_stores_start" not in vars(cls):
             cls._stores_start, cls.track_started = bool(cls.track_started), False
         steps.install(app)
@@ -310,7 +310,7 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
         return call(*args, **kwargs)
 
     def _with_token(self, kwargs: dict[str, Any], lease: Lease | None) -> dict[str, Any]:
-        if self._is_celerys_own or not self._lock_config().takes_token:
+        if self._is_celerys_own or not self._lock_config().rule.takes_token:
             return kwargs
         if self.request.called_directly:
             return {TOKEN_PARAMETER: None, **kwargs}

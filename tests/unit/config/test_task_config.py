@@ -32,8 +32,8 @@ def test_whether_the_body_takes_the_token_is_known(app: Celery) -> None:
     @app.task(base=SingletonTask, lazy=False, name="without", lock_key=[])
     def leaving() -> None: ...
 
-    assert task_lock_config(taking, app).takes_token
-    assert not task_lock_config(leaving, app).takes_token
+    assert task_lock_config(taking, app).rule.takes_token
+    assert not task_lock_config(leaving, app).rule.takes_token
 
 
 @pytest.mark.parametrize("form", ["method", "staticmethod", "classmethod"])

@@ -50,21 +50,29 @@ def confirming_producer(app: Any) -> Iterator[Any]:
         yield producer
 
 
-def publish_confirmed(app: Any, publish: Callable[[Any], T]) -> T:
-    """Return `publish(producer)`, with a producer as of `confirming_producer`.
+def publish_confirmed(app: Any, publish: Callable[..., T], *, is_patient: bool) -> T:
+    """Return `publish(producer, **options)` for a message that a worker publishes in an execution.
 
     Kombu's Redis transport may try again on a channel that was closed with the broken connection.
     That is an AttributeError, so kombu does not try any further; with a new connection it works.
+
+    Args:
+        app: The app.
+        publish: Publishes the message, with a producer as of `confirming_producer`, and with
+            options of `apply_async`.
+        is_patient: Whether to try for about a minute, though the worker is blocked meanwhile: for a
+            message that would be lost, or that the broker counts.
     """
+    options = {"confirm_timeout": ANSWER_WITHIN_S, **(_PATIENTLY if is_patient else {})}
     with confirming_producer(app) as producer:
         try:
-            return publish(producer)
+            return publish(producer, **options)
         except AttributeError:
             if producer is None:
                 raise
             producer.connection.collect()
     with confirming_producer(app) as producer:
-        return publish(producer)
+        return publish(producer, **options)
 
 
 def _options(driver_type: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -77,16 +85,6 @@ def _options(driver_type: str) -> tuple[dict[str, Any], dict[str, Any]]:
             names = ("socket_timeout", "socket_connect_timeout")
             return {}, dict.fromkeys(names, ANSWER_WITHIN_S)
     return {}, {}
-
-
-def how_to_publish(*, is_patient: bool) -> dict[str, Any]:
-    """Return the options of `apply_async` for a message that a worker publishes in an execution.
-
-    Args:
-        is_patient: Whether to try for about a minute, though the worker is blocked meanwhile: for a
-            message that would be lost, or that the broker counts.
-    """
-    return {"confirm_timeout": ANSWER_WITHIN_S, **(_PATIENTLY if is_patient else {})}
 
 
 def is_refusal(app: Any, error: object) -> bool:

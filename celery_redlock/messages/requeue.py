@@ -13,13 +13,7 @@ from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery_redlock.pools.pool_process import withdraw_attempts
 from celery_redlock.redlock.errors import LeaseLost, shown
 
-from .broker import (
-    how_to_publish,
-    is_refusal,
-    may_delay,
-    publish_confirmed,
-    visibility_timeout,
-)
+from .broker import is_refusal, may_delay, publish_confirmed, visibility_timeout
 from .delivery import Delivery
 from .headers import (
     COPY_HEADER,
@@ -83,10 +77,11 @@ def requeue_message(
         **({"serializer": serializer} if serializer else {}),
         **({} if given is None else {"ignore_result": given}),
     )
-    how = how_to_publish(is_patient=delivery.is_patient)
     try:
         publish_confirmed(
-            task.app, lambda producer: signature.apply_async(producer=producer, **how)
+            task.app,
+            lambda producer, **how: signature.apply_async(producer=producer, **how),
+            is_patient=delivery.is_patient,
         )
     except Exception as error:
         if task.acks_late:
@@ -117,7 +112,8 @@ def ending_of_failed_retry(task: Task[Any, Any], rejected: Reject) -> BaseExcept
 
 
 def _countdown(app: Celery, after: float, expires: Any) -> float:
-    countdown = min(after * random.uniform(0.9, 1.1), _longest_countdown(app))
+    # Longer, and the broker would deliver the message again while it waits in a worker.
+    countdown = min(after * random.uniform(0.9, 1.1), visibility_timeout(app) / 2)
     left = seconds_until(expires)
     longest = math.inf if left is None else left - _BEFORE_EXPIRY_S
     # A minimum also for a message about to expire: without a countdown it would come back at once.
@@ -125,11 +121,6 @@ def _countdown(app: Celery, after: float, expires: Any) -> float:
         # The delay is in whole seconds, and Celery would cut off fractions.
         return max(_SHORTEST_IN_BROKER_S, math.floor(min(math.ceil(countdown), longest)))
     return max(_SHORTEST_S, min(countdown, longest))
-
-
-def _longest_countdown(app: Celery) -> float:
-    """Return how long a message may wait in a worker before the broker delivers it again."""
-    return visibility_timeout(app) / 2
 
 
 def route_back(delivery: Delivery) -> dict[str, Any]:

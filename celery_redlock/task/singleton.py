@@ -25,7 +25,7 @@ from celery_redlock.execution.message import Message
 from celery_redlock.execution.running import current, executions
 from celery_redlock.keys import TOKEN_PARAMETER
 from celery_redlock.messages import reservation
-from celery_redlock.messages.broker import how_to_publish, publish_confirmed
+from celery_redlock.messages.broker import publish_confirmed
 from celery_redlock.messages.delivery import Delivery
 from celery_redlock.messages.headers import headers_to_publish, message_headers
 from celery_redlock.messages.requeue import ending_of_failed_retry, route_back
@@ -157,9 +157,10 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
             request = self.request
             if not is_retry_of(request, task_id, options):
                 return send_by(producer, task_id)
-            how = how_to_publish(is_patient=Delivery.of(self, request).is_patient)
             return publish_confirmed(
-                self.app, lambda confirming: send_by(producer or confirming, task_id, **how)
+                self.app,
+                lambda confirming, **how: send_by(producer or confirming, task_id, **how),
+                is_patient=Delivery.of(self, request).is_patient,
             )
 
         name = self._key_at_publish(args or (), kwargs or {}, options)

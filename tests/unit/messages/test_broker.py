@@ -12,7 +12,6 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_redlock.messages.broker import (
     confirming_producer,
-    how_to_publish,
     is_refusal,
     publish_confirmed,
     visibility_timeout,
@@ -71,7 +70,7 @@ def test_any_producer_does_for_other_brokers() -> None:
 def test_a_channel_that_kombu_has_closed_is_replaced() -> None:
     connections = []
 
-    def publish(producer: Any) -> str:
+    def publish(producer: Any, **_options: object) -> str:
         connections.append(producer.connection)
         if len(connections) == 1:
             producer.connection._connection = "the old one"
@@ -79,27 +78,34 @@ def test_a_channel_that_kombu_has_closed_is_replaced() -> None:
         return "published"
 
     with Celery(broker="redis://localhost", set_as_current=False) as app:
-        assert publish_confirmed(app, publish) == "published"
+        assert publish_confirmed(app, publish, is_patient=False) == "published"
     assert [connection._connection for connection in connections] == [None, None]
 
 
 def test_an_error_that_stays_is_raised() -> None:
     tries = []
 
-    def publish(producer: Any) -> None:
+    def publish(producer: Any, **_options: object) -> None:
         tries.append(producer)
         raise AttributeError("no such attribute")
 
     for url, count in ("redis://localhost", 2), ("memory://", 1):
         tries.clear()
         with Celery(broker=url, set_as_current=False) as app, pytest.raises(AttributeError):
-            publish_confirmed(app, publish)
+            publish_confirmed(app, publish, is_patient=False)
         assert len(tries) == count
 
 
 def test_patience_is_for_what_would_be_lost() -> None:
-    assert how_to_publish(is_patient=False) == {"confirm_timeout": ANSWER_WITHIN_S}
-    assert how_to_publish(is_patient=True)["retry_policy"]["max_retries"] == 60
+    def publish(producer: Any, **options: Any) -> dict[str, Any]:
+        assert producer is None
+        return options
+
+    with Celery(broker="memory://", set_as_current=False) as app:
+        impatient = publish_confirmed(app, publish, is_patient=False)
+        patient = publish_confirmed(app, publish, is_patient=True)
+    assert impatient == {"confirm_timeout": ANSWER_WITHIN_S}
+    assert patient["retry_policy"]["max_retries"] == 60
 
 
 @pytest.mark.parametrize(

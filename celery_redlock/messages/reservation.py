@@ -63,7 +63,7 @@ def reservation_in(headers: Mapping[str, Any] | None) -> Reservation | None:
 def reservation_of(task_name: str, headers: Mapping[str, Any] | None) -> Reservation | None:
     """Return the reservation in a message's headers if its key is one of this task's."""
     reservation = reservation_in(headers)
-    if reservation and is_key_of(key_of_pending_slot(reservation.key), task_name):
+    if reservation and is_key_of(reservation.key.removesuffix(_NEXT), task_name):
         return reservation
     return None
 
@@ -79,11 +79,6 @@ def _is_writable(text: str) -> bool:
 def pending_slot_key(key: str) -> str:
     """Return the key of the pending slot of `key`."""
     return key + _NEXT
-
-
-def key_of_pending_slot(key: str) -> str:
-    """Return the key of the lock whose pending slot `key` is."""
-    return key.removesuffix(_NEXT)
 
 
 def is_pending_slot_key(key: str) -> bool:

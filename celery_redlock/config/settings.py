@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
@@ -36,27 +36,6 @@ hide_nodes()
 
 PREFIX = "redlock_"
 
-OPTION_SETTINGS = frozenset(map(setting_of, KNOWN_OPTIONS))
-"""Defaults of task options. Their values are validated with the tasks, not here."""
-
-KNOWN_SETTINGS = OPTION_SETTINGS | {
-    "redlock_nodes",
-    "redlock_node_timeout",
-    "redlock_max_ttl",
-    "redlock_max_clock_skew",
-    "redlock_restart_guard",
-    "redlock_key_prefix",
-    "redlock_idle_timeout",
-    "redlock_max_connections",
-    "redlock_max_deliveries",
-    "redlock_show_arguments",
-    "redlock_enabled",
-    # The beat scheduler reads these.
-    "redlock_beat_scheduler",
-    "redlock_beat_on_unavailable",
-    "redlock_beat_misfire_grace_time",
-}
-
 _UNSAFE_PREFIX = re.compile(r"[{}\s\x00-\x1f\x7f]")
 _Default = TypeVar("_Default", bool, None)
 
@@ -64,6 +43,8 @@ _Default = TypeVar("_Default", bool, None)
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Lock settings of an app. Times are in seconds.
+
+    The names of the settings (`redlock_nodes`) are derived from these fields.
 
     Attributes:
         nodes: URLs of independent masters. Empty only if locking is disabled, or if none are named
@@ -109,6 +90,16 @@ class BeatSettings:
     scheduler: object
     misfire_grace_time: float | None
     publishes_without_quorum: bool
+
+
+OPTION_SETTINGS = frozenset(map(setting_of, KNOWN_OPTIONS))
+"""Defaults of task options. Their values are validated with the tasks, not here."""
+
+KNOWN_SETTINGS = (
+    OPTION_SETTINGS
+    | {f"{PREFIX}{one.name}" for one in fields(Settings) if one.name != "option_defaults"}
+    | {"redlock_beat_scheduler", "redlock_beat_on_unavailable", "redlock_beat_misfire_grace_time"}
+)
 
 
 def beat_settings_from(conf: Mapping[str, Any]) -> BeatSettings:

@@ -61,7 +61,10 @@ def slots_between(
     slots = _slots_of(due)
     start = (since or EPOCH).astimezone(dt.timezone.utc)
     after = max(after.astimezone(dt.timezone.utc), start - _INSTANT)
-    yield from slots(due, after, until.astimezone(dt.timezone.utc), start)
+    until = until.astimezone(dt.timezone.utc)
+    for slot in slots(due, after, until, start):
+        if after < slot <= until:
+            yield slot.astimezone(dt.timezone.utc)
 
 
 def next_slot(due: object, after: Moment, since: Moment | None = None) -> Moment | None:
@@ -141,26 +144,22 @@ def _is_plain(due: object, kind: type[BaseSchedule]) -> bool:
     )
 
 
-# ---- one kind each: the slots later than `after` and not later than `until`
+# ---- one kind each: at least the slots later than `after` and not later than `until`, in order
 
 
-def _own_slots(due: HasSlots, after: Moment, until: Moment, _: Moment) -> Iterator[Moment]:
-    for slot in due.redlock_slots(after, until):
-        if after < slot <= until:
-            yield slot.astimezone(dt.timezone.utc)
+def _own_slots(due: HasSlots, after: Moment, until: Moment, _: Moment) -> Iterable[Moment]:
+    return due.redlock_slots(after, until)
 
 
-def _rrule_slots(due: Any, after: Moment, until: Moment, _: Moment) -> Iterator[Moment]:
-    """Yield the slots of RedBeat's rrule."""
-    for slot in due.rrule.between(after, until, inc=True):
-        if after < slot:
-            yield slot.astimezone(dt.timezone.utc)
+def _rrule_slots(due: Any, after: Moment, until: Moment, _: Moment) -> Iterable[Moment]:
+    """Return the slots of RedBeat's rrule."""
+    slots: Iterable[Moment] = due.rrule.between(after, until, inc=True)
+    return slots
 
 
-def _clocked_slots(due: Any, after: Moment, until: Moment, _: Moment) -> Iterator[Moment]:
-    """Yield the one slot of django-celery-beat's clocked schedule."""
-    if after < due.clocked_time <= until:
-        yield due.clocked_time.astimezone(dt.timezone.utc)
+def _clocked_slots(due: Any, *_: Moment) -> Iterable[Moment]:
+    """Return the one slot of django-celery-beat's clocked schedule."""
+    return [due.clocked_time]
 
 
 def _interval_slots(due: Any, after: Moment, until: Moment, start: Moment) -> Iterator[Moment]:
@@ -183,9 +182,8 @@ def _solar_slots(due: Any, after: Moment, until: Moment, _: Moment) -> Iterator[
     while midnight <= until:
         event = _event_after(due, midnight - _MINUTE)
         while event and event < midnight + _DAY:
-            slot = event.replace(microsecond=0)
-            if event >= midnight and after < slot <= until:
-                yield slot
+            if event >= midnight:
+                yield event.replace(microsecond=0)
             event = _event_after(due, event + _HOUR)
         midnight += _DAY
 

@@ -24,13 +24,7 @@ from celery_redlock.keys.signature import (
     signature_of,
     token_is_reachable,
 )
-from celery_redlock.keys.template import (
-    FieldError,
-    LockKeyError,
-    Template,
-    shows_address,
-    template,
-)
+from celery_redlock.keys.template import LockKeyError, Template, shows_address, template
 from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.suggestion import closest
 
@@ -87,12 +81,8 @@ class KeyRule:
                 "choose the identifying arguments with lock_key, e.g. a list of parameter names, "
                 "or teach JSON the type with kombu.utils.json.register_type",
             ) from None
-        except FieldError as exc:
-            raise self._error(
-                f"lock_key's field {{{exc.field}}} does not fit this call ({exc.problem})",
-                "name a part that is in every call; the worker sees what JSON leaves of an "
-                "argument, so that needs an index into lists and dicts",
-            ) from None
+        except LockKeyError as exc:
+            raise self._error(f"lock_key's {exc.problem}", exc.remedy) from None
 
     def accepts(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Return whether the task can be called with these arguments."""

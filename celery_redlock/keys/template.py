@@ -23,19 +23,11 @@ _CONVERSIONS: dict[str | None, Callable[[object], object]] = {"r": repr, "s": st
 
 
 class LockKeyError(Exception):
-    """A `lock_key` that is wrong for every call: the problem and the remedy."""
+    """A `lock_key` that is wrong, for every call or for one: the problem and the remedy."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         self.problem = problem
         self.remedy = remedy
-
-
-class FieldError(Exception):
-    """A field that does not fit the arguments of this call: the field and the reason."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        self.field = field
-        self.problem = problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +52,7 @@ class Field:
         """Return the text of this field.
 
         Raises:
-            FieldError: There is no such attribute or index, or it shows a memory address.
+            LockKeyError: There is no such attribute or index, or it shows a memory address.
             Unencodable: It is a container with something in it that has no stable form.
         """
         value = arguments[self.parameter]
@@ -72,10 +64,17 @@ class Field:
             text = format(convert(value) if convert else value, self.spec)
         except (AttributeError, LookupError, TypeError, ValueError) as exc:
             # What it says may hold the argument, so it is neither shown nor chained.
-            raise FieldError(self.name, type(exc).__name__) from None
+            raise self._misfit(type(exc).__name__) from None
         if not is_plain(value) and shows_address(text):
-            raise FieldError(self.name, "its text holds a memory address")
+            raise self._misfit("its text holds a memory address")
         return text
+
+    def _misfit(self, reason: str) -> LockKeyError:
+        return LockKeyError(
+            f"field {{{self.name}}} does not fit this call ({reason})",
+            "name a part that is in every call; the worker sees what JSON leaves of an argument, "
+            "so that needs an index into lists and dicts",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ class Template:
         """Return the text for one call, the same in the producer and the worker.
 
         Raises:
-            FieldError: A field does not fit.
+            LockKeyError: A field does not fit.
             Unencodable: A field is a container with something in it that has no stable form.
         """
         return "".join(

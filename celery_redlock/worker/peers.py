@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from celery import Celery
@@ -147,10 +147,8 @@ class Peers:
         )  # fmt: skip
 
     def _tasks(self) -> set[str]:
-        return set(_digests(self._app()))
-
-
-def _digests(app: Celery | None) -> Iterator[str]:
-    for name, task in app.tasks.items() if app else ():
-        if is_singleton(task):
-            yield hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:_DIGITS]
+        app = self._app()
+        names = [name for name, task in app.tasks.items() if is_singleton(task)] if app else []
+        return {
+            hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:_DIGITS] for name in names
+        }

@@ -92,9 +92,8 @@ def lock_options(
     read.refuse_without("lock_conflict_result", on_conflict, OnConflict.COMPLETE)
     if not lifetime.holds_while_running:
         remedy = "remove it: no lock is held there while the task runs"
-        read.refuse_under(lifetime, "lock_min_hold", remedy)
-        read.refuse_under(lifetime, "lock_max_hold", remedy)
-        read.refuse_under(lifetime, "lock_delay", remedy)
+        for option in ("lock_min_hold", "lock_max_hold", "lock_delay"):
+            read.refuse_under(lifetime, option, remedy)
     if lifetime.is_throttle:
         read.refuse_under(lifetime, "lock_queue_ttl", "remove it: the period is lock_ttl")
     elif not lifetime.reserves_at_publish:

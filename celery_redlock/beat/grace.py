@@ -18,7 +18,7 @@ from celery_redlock.redlock.validation import seconds_given
 from celery_redlock.throttled_log import ThrottledLog
 
 from .slot_schedule import beginning_of, until_next
-from .slots import Moment, last_slot
+from .slots import INSTANT, Moment, last_slot
 
 logger = logging.getLogger(__name__)
 GRACE_HEADER = "redlock_beat_misfire_grace_time"
@@ -28,7 +28,6 @@ _DEFAULT_S = 60.0
 _SHARE = 24
 """The default is the time to the next slot, which counts for a day at most, divided by this."""
 _LONGEST_DEFAULT_S = 86_400.0 / _SHARE
-_INSTANT = dt.timedelta(microseconds=1)
 
 
 class Graces:
@@ -66,7 +65,7 @@ class Graces:
         first = now - dt.timedelta(seconds=_LONGEST_DEFAULT_S + busy)
         last = last_slot(entry.schedule, max(after, first), oldest, beginning_of(entry))
         if last and now < last + dt.timedelta(seconds=_default(until_next(entry, last)) + busy):
-            return last - _INSTANT
+            return last - INSTANT
         return oldest
 
     def _named(self, entry: Any) -> float | None:

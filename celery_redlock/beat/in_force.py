@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .slot_schedule import aware, beginning_of, is_clocked
-from .slots import Moment, slots_between
-
-_INSTANT = dt.timedelta(microseconds=1)
+from .slots import INSTANT, Moment, slots_between
 
 
 class InForce:
@@ -165,7 +163,7 @@ def last_run_of(entry: Any) -> Moment | None:
     That of a clocked entry's row is when it was made, which may be a little later than its time.
     """
     if is_clocked(entry):
-        return aware(entry.schedule.clocked_time) - _INSTANT
+        return aware(entry.schedule.clocked_time) - INSTANT
     return aware(entry.last_run_at) if entry.last_run_at else None
 
 

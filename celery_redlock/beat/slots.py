@@ -18,7 +18,8 @@ from celery_redlock.redlock.errors import ConfigurationError
 
 Moment = dt.datetime
 EPOCH = Moment.fromtimestamp(0, dt.timezone.utc)
-_INSTANT = dt.timedelta(microseconds=1)
+INSTANT = dt.timedelta(microseconds=1)
+"""Shortest time between two moments."""
 _MINUTE = dt.timedelta(minutes=1)
 _HOUR = dt.timedelta(hours=1)
 _DAY = dt.timedelta(days=1)
@@ -60,7 +61,7 @@ def slots_between(
     """
     slots = _slots_of(due)
     start = (since or EPOCH).astimezone(dt.timezone.utc)
-    after = max(after.astimezone(dt.timezone.utc), start - _INSTANT)
+    after = max(after.astimezone(dt.timezone.utc), start - INSTANT)
     until = until.astimezone(dt.timezone.utc)
     for slot in slots(due, after, until, start):
         if after < slot <= until:
@@ -93,7 +94,7 @@ def check(due: Any) -> None:
     Raises:
         ConfigurationError: The schedule is refused.
     """
-    if _slots_of(due) is _interval_slots and due.run_every < _INSTANT:
+    if _slots_of(due) is _interval_slots and due.run_every < INSTANT:
         raise ConfigurationError(
             f"interval must be positive, got {due.run_every.total_seconds()} s"
         )
@@ -165,7 +166,7 @@ def _clocked_slots(due: Any, *_: Moment) -> Iterable[Moment]:
 def _interval_slots(due: Any, after: Moment, until: Moment, start: Moment) -> Iterator[Moment]:
     # In whole microseconds: a float might be rounded differently elsewhere.
     every: dt.timedelta = due.run_every
-    if every < _INSTANT:
+    if every < INSTANT:
         return
     slot = start + ((after - start) // every + 1) * every
     while slot <= until:

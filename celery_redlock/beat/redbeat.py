@@ -11,7 +11,7 @@ from celery import Celery
 from . import slots
 from .claiming import ClaimsTicks, report_set_back
 from .in_force import Listed, last_run_of
-from .slot_schedule import aware, due_at_slots
+from .slot_schedule import due_at_slots
 
 
 class ClaimsRedBeatTicks(ClaimsTicks):
@@ -75,7 +75,7 @@ class ClaimsRedBeatTicks(ClaimsTicks):
     def maybe_due(self, entry: Any, **kwargs: Any) -> Any:
         """Queue the entry's due ticks; return the time until its next slot."""
         name = entry.name
-        last_run = aware(entry.last_run_at) if entry.last_run_at else None
+        last_run = last_run_of(entry)
         if not entry.enabled:
             # Nothing is missed while it is disabled.
             self._seen[name] = self._now()

@@ -92,10 +92,20 @@ class KeyRule:
             return False
         return True
 
-    def _bind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> BoundArguments:
+    def refuse_token(self, kwargs: Mapping[str, object]) -> None:
+        """Refuse a token from the caller: a body with **kwargs would accept it, and get it twice.
+
+        Raises:
+            TypeError: It is among the arguments, and the body gets the token of its lock.
+        """
         if self.takes_token and TOKEN_PARAMETER in kwargs:
-            # A body with **kwargs would accept it, and then get it twice.
-            raise TypeError(f"got an unexpected keyword argument {TOKEN_PARAMETER!r}")
+            raise TypeError(
+                f"task {self.task_name!r} got an unexpected keyword argument {TOKEN_PARAMETER!r}; "
+                "leave it out: the body gets the token of its lock"
+            )
+
+    def _bind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> BoundArguments:
+        self.refuse_token(kwargs)
         try:
             return BoundArguments(self.signature, self.arguments_of(*args, **kwargs))
         except TypeError:

@@ -337,6 +337,8 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
             return None
         config = self._lock_config()
         args, kwargs = as_published(self, args, kwargs, options.get("serializer"))
+        if self.typing:
+            config.rule.refuse_token(kwargs)
         if not config.options.lifetime.reserves_at_publish and callable(config.options.key):
             # The function may need data that only the worker has.
             return None

@@ -110,6 +110,16 @@ def test_wrong_arguments_are_refused_when_the_task_is_sent(app: Celery) -> None:
     untold.delay(1)
 
 
+@pytest.mark.parametrize("lock_key", [None, lambda a, **_: str(a)])
+def test_a_token_is_refused_when_the_task_is_sent(app: Celery, lock_key: Any) -> None:
+    @singleton_task(app=app, lock_key=lock_key)
+    def task(a: int, *, fencing_token: int, **more: object) -> None: ...
+
+    with pytest.raises(TypeError, match="'fencing_token'; leave it out"):
+        task.apply_async((1,), {"fencing_token": 3})
+    task.apply_async((1,), {"other": 3})
+
+
 def test_without_typing_the_body_is_the_one_to_refuse(app: Celery) -> None:
     @singleton_task(app=app, typing=False)
     def task(a: int, *, fencing_token: int) -> None: ...

@@ -28,19 +28,26 @@ class _Block:
     Attributes:
         lease: Lease that this block is responsible for; None: none yet, or none any more.
         entered_in: Process and thread that have entered the block; `_NOWHERE`: it was not entered.
+        is_spent: Whether it was called: it is nobody's next block.
     """
 
-    __slots__ = ("__weakref__", "entered_in", "hold", "lease")
+    __slots__ = ("__weakref__", "entered_in", "hold", "is_spent", "lease")
 
     def __init__(self, hold: Hold | None) -> None:
         self.hold = hold
         self.lease: Lease | None = None
         self.entered_in = _NOWHERE
+        self.is_spent = False
 
     def __call__(self, *how: Any) -> None:
+        was_spent, self.is_spent = self.is_spent, True
         # Looked up on the class, as `ExitStack` does, it is called with the hold.
-        hold, kind = how[:2] if isinstance(how[0], Hold) else (self.hold, how[0])
-        hold.leave(self if self.hold is hold else None, kind)
+        if isinstance(how[0], Hold):
+            hold, kind = how[:2]
+            hold.leave(self if self.hold is hold else None, kind)
+        elif self.hold:
+            # A method that was kept serves any number of blocks that are entered by hand.
+            self.hold.leave(None if was_spent else self, how[0])
 
 
 class _Exit:
@@ -52,16 +59,31 @@ class _Exit:
         return block
 
 
+class _Enter:
+    """Descriptor for ``__enter__``, which tells from where it was looked up.
+
+    One that was looked up on the class, as `ExitStack` does, enters only a block whose ``__exit__``
+    was looked up there as well: `ExitStack.push` looks up one that enters nothing.
+    """
+
+    def __get__(self, hold: Hold | None, owner: type[Hold]) -> Callable[..., Lease]:
+        return hold.enter if hold is not None else owner.enter_from_class
+
+
 class _LookedUp(threading.local):
     """Block that this thread has looked up and not entered yet."""
 
     block: weakref.ref[_Block] | None = None
 
-    def take(self, hold: Hold) -> _Block | None:
-        """Return the block that `hold` is to enter; None: it is entered by hand."""
+    def take(self, hold: Hold | None) -> _Block | None:
+        """Return the block that is to be entered; None: it is entered by hand.
+
+        Args:
+            hold: The `Hold` on which it was looked up; None: on the class.
+        """
         reference, self.block = self.block, None
         block = reference() if reference else None
-        return block if block and block.hold in (None, hold) else None
+        return block if block and block.hold is hold and not block.is_spent else None
 
 
 _looked_up = _LookedUp()
@@ -75,8 +97,9 @@ class Hold(AbstractContextManager[Lease]):
     the lock refuse it, blocks of the same `Hold` included. A block releases its own lease, in
     whatever order and thread blocks are left, and never that of another block.
 
-    ``__enter__`` and ``__exit__`` may be called by hand. Then ``__exit__`` leaves the newest block
-    that was entered so in this thread, or else the oldest of this process.
+    ``__enter__`` and ``__exit__`` may be called by hand, also as methods that were kept. Then
+    ``__exit__`` leaves the newest block that was entered so in this thread, or else the oldest of
+    this process, or else the newest other block of this thread.
 
     A signal handler can raise at any line below, and between the block and these methods. So at
     each line somebody is responsible for the lease: the keeper until the end of `__enter__`, then
@@ -114,17 +137,21 @@ class Hold(AbstractContextManager[Lease]):
         self._on_lost = on_lost
         self._again = again
         self._by_hand: list[_Block] = []
+        # Weak: the keeper knows by their end that they can't be left any more.
+        self._others: list[weakref.ref[_Block]] = []
 
     def __reduce__(self) -> tuple[Callable[[Grantor], Hold], tuple[Grantor]]:
         return self._again, (self._lock,)
 
-    def __enter__(self) -> Lease:
-        """Return the lease.
+    def enter(self) -> Lease:
+        """Return the lease: see ``__enter__``. Not for users."""
+        return self._enter(_looked_up.take(self))
 
-        Raises:
-            LockHeld, QuorumUnavailable, ConfigurationError: As in `Redlock.acquire`.
-        """
-        looked_up = _looked_up.take(self)
+    def enter_from_class(self) -> Lease:
+        """Return the lease of a block that was looked up on the class. Not for users."""
+        return self._enter(_looked_up.take(None))
+
+    def _enter(self, looked_up: _Block | None) -> Lease:
         block = looked_up or _Block(None)
         block.entered_in = _here()
         try:
@@ -135,6 +162,7 @@ class Hold(AbstractContextManager[Lease]):
             self._settle(lease)
             if looked_up:
                 block.hold = self
+                self._note_other(block)
             else:
                 self._by_hand.append(block)
             return lease
@@ -145,6 +173,13 @@ class Hold(AbstractContextManager[Lease]):
 
     if TYPE_CHECKING:
 
+        def __enter__(self) -> Lease:
+            """Return the lease.
+
+            Raises:
+                LockHeld, QuorumUnavailable, ConfigurationError: As in `Redlock.acquire`.
+            """
+
         def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
             """Release the lease. A failure is logged, not raised: the keeper retries the release.
 
@@ -152,13 +187,14 @@ class Hold(AbstractContextManager[Lease]):
                 LeaseLost: The lease was lost inside a block that ends without an exception.
             """
     else:
+        __enter__ = _Enter()
         __exit__ = _Exit()
 
     def leave(self, block: _Block | None, kind: type[BaseException] | None) -> None:
         """Leave a block: see ``__exit__``. Not for users.
 
         Args:
-            block: The block; None, or one that was not entered: another was by hand.
+            block: The block; None, or one that was not entered: another was, by hand.
             kind: Type of the exception with which the block ends; None: it ends without.
         """
         if not block or block.entered_in == _NOWHERE:
@@ -180,10 +216,12 @@ class Hold(AbstractContextManager[Lease]):
             raise lost_in_block(lease)
 
     def _entered_by_hand(self) -> _Block | None:
-        """Remove the block to leave from those that were entered by hand; None: there is none.
+        """Return the block to leave, and remove it if it was entered by hand; None: there is none.
 
         The newest of this thread, where they are nested. Those of other threads may end in any
-        order, and only the newest of them all can have the lock: the oldest of them.
+        order, and only the newest of them all can have the lock: the oldest of them. Without any,
+        the ``__exit__`` of a block of this thread was looked up before it was entered, and is not
+        used to leave it.
         """
         here = _here()
         own = [block for block in self._by_hand if block.entered_in == here]
@@ -192,7 +230,19 @@ class Hold(AbstractContextManager[Lease]):
             with suppress(ValueError):  # a signal handler has left it meanwhile
                 self._by_hand.remove(block)
                 return block
+        for reference in reversed(self._others.copy()):
+            other = reference()
+            if other and other.lease and other.entered_in == here:
+                return other
         return None
+
+    def _note_other(self, block: _Block) -> None:
+        for one in self._others.copy():
+            # Here, since a callback of its end would swallow an interrupt.
+            if one() is None:
+                with suppress(ValueError):
+                    self._others.remove(one)
+        self._others.append(weakref.ref(block))
 
     def _abandon(self, block: _Block) -> None:
         if block.lease:

@@ -285,10 +285,58 @@ def test_an_exit_that_is_called_twice_leaves_one_block(
     assert_free(five, redlock)
 
 
+def test_methods_that_are_kept_serve_one_block_after_the_other(
+    five: Network, redlock: Redlock, hold: Hold
+) -> None:
+    enter, leave = hold.__enter__, hold.__exit__
+    for _ in range(3):
+        assert_held(five, redlock, enter())
+        leave(None, None, None)
+        assert_free(five, redlock)
+
+
+def test_a_block_is_left_by_another_exit_than_the_one_looked_up_before(
+    five: Network, redlock: Redlock, hold: Hold
+) -> None:
+    enter, kept = hold.__enter__, hold.__exit__
+    lease = enter()
+    hold.__exit__(None, None, None)
+    assert lease.is_released
+    assert_free(five, redlock)
+    kept(None, None, None)
+    assert_free(five, redlock)
+
+
+def test_cleanups_that_are_kept_are_not_the_exit_of_the_next_block(
+    five: Network, redlock: Redlock, hold: Hold
+) -> None:
+    kept = []
+    for _ in range(3):
+        hold.__enter__()
+        kept.append(hold.__exit__)
+        kept[-1](None, None, None)
+        assert_free(five, redlock)
+
+
+def test_an_exit_that_was_pushed_is_not_that_of_another_hold(
+    five: Network, redlock: Redlock
+) -> None:
+    pushed, other = redlock.lock("pushed"), redlock.lock("k")
+    with ExitStack() as stack:
+        pushed.__enter__()
+        stack.push(pushed)
+        lease = other.__enter__()
+    del stack
+    assert not redlock.locked("pushed")
+    assert_held(five, redlock, lease)
+    other.__exit__(None, None, None)
+    assert_free(five, redlock)
+
+
 def test_the_exit_of_another_hold_leaves_its_own_block(five: Network, redlock: Redlock) -> None:
     hold, other = redlock.lock("k"), redlock.lock("other")
     kept = type(other).__exit__
-    lease = hold.__enter__()
+    lease = type(hold).__enter__(hold)
     kept(other, None, None, None)
     assert_held(five, redlock, lease)
     del kept

@@ -329,8 +329,8 @@ class Lease:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            f"cannot copy or pickle the lease on {self.key!r}: its holder alone renews and releases"
-            " it; pass its key and its token, or have the other side acquire a lease of its own"
+            f"cannot copy or pickle the lease on '{shown(self.key)}': its holder alone renews and "
+            "releases it; pass its key and its token, or have the other side acquire its own lease"
         )
 
     def __enter__(self) -> Lease:  # noqa: PYI034  # Python 3.10 has no Self

@@ -63,7 +63,8 @@ class Parts:
         clock: Clock | None = None,
     ) -> None:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
-        urls = check_nodes(nodes)
+        # Of its own: a list that changes later would make a lock with another quorum.
+        self._arguments["nodes"] = urls = check_nodes(nodes)
         check_prefix(key_prefix)
         check_seconds("node_timeout", node_timeout, above_zero=True, longest=LONGEST_S)
         check_seconds("max_ttl", max_ttl, above_zero=True, longest=LONGEST_S)

@@ -133,3 +133,18 @@ def test_what_a_hold_calls_must_be_picklable_itself(five: Network, redlock: Redl
     hold = redlock.lock("k", on_lost=lambda lease: None)
     with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):
         pickle.dumps(hold)
+
+
+@ways
+def test_a_copied_lock_has_the_nodes_of_the_first_one(again: Callable[[Redlock], Redlock]) -> None:
+    urls = list(URLS)
+    redlock = Redlock(urls)
+    del urls[1:]
+    assert [node.name for node in again(redlock).nodes] == [node.name for node in redlock.nodes]
+
+
+def test_a_lease_that_is_not_copied_repeats_little_of_its_key(redlock: Redlock) -> None:
+    lease = redlock.acquire("k" * 1_000_000, ttl=5.0)
+    with pytest.raises(TypeError, match=r"1000000 characters") as refused:
+        copy.copy(lease)
+    assert len(str(refused.value)) < 500

@@ -126,8 +126,9 @@ class Handshake:
             raws += connection.receive(now)
         connection.refuse_surplus()
         if connection.closed:
-            # A server that is full, or protected, says so first.
-            _without_errors(raws)
+            # A server that is full, or protected, says so first, be it before it was asked: then a
+            # local one has hung up, and the questions could not be written.
+            _without_errors(raws or connection.receive(now))
             raise ConnectionError(connection.closed)
         return raws
 

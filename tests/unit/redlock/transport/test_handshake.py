@@ -213,6 +213,13 @@ def test_words_before_a_hang_up_are_its_reason(stage: Stage, said: str, at_once:
     assert str(caught.value) == said[:200]
 
 
+def test_words_before_the_questions_are_the_reason_for_a_hang_up(stage: Stage) -> None:
+    stage.end.sendall(b"-ERR max number of clients reached\r\n")
+    stage.end.close()
+    with pytest.raises(ConnectionError, match=r"^ERR max number of clients reached$"):
+        stage.identify()
+
+
 def test_more_replies_than_commands_are_an_error(stage: Stage) -> None:
     stage.is_described()
     stage.answers[0] += b":1\r\n"

@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from celery_redlock.redlock.errors import ConfigurationError
-from celery_redlock.redlock.validation import check_seconds
+from celery_redlock.redlock.validation import LONGEST_S, check_seconds
 
 from .connection import socket_of
 
@@ -44,6 +44,7 @@ _NOT_TEXT = frozenset(
 )  # fmt: skip
 """Options of redis-py that take an object."""
 _REPEATS = ", with args beginning with"
+_LONGEST_ERROR = 500
 _connections: WeakSet[AbstractConnection] = WeakSet()
 """Connections that this process has made, also those that a thread has not finished yet."""
 
@@ -75,13 +76,14 @@ class Connector:
     def without_secrets(self, error: Exception) -> str:
         """Return what an error of connecting says, without the URL's passwords.
 
-        A server that does not know a command repeats its arguments, cut and with other blanks.
+        A server that does not know a command repeats its arguments, cut and with other blanks. Of
+        what it says the beginning is returned: redis-py reads any length of it.
         """
         text, _, _ = str(error).partition(_REPEATS)
         for option in ("password", "ssl_password"):
             if secret := self._options.get(option):
                 text = text.replace(str(secret), "***")
-        return text
+        return text[:_LONGEST_ERROR]
 
     def new_connection(self) -> AbstractConnection:
         """Return a connection that is not connected yet."""
@@ -135,7 +137,7 @@ def _connection_options(
         options.setdefault("ssl_check_hostname", True)
     try:
         for timeout in ("socket_timeout", "socket_connect_timeout"):
-            check_seconds(timeout, options.get(timeout, 1.0), above_zero=True)
+            check_seconds(timeout, options.get(timeout, 1.0), above_zero=True, longest=LONGEST_S)
         connection_class(**options, retry=Retry(NoBackoff(), 0))
     except Exception as error:
         # Which one it raises depends on the option, and on redis-py's version.

@@ -83,6 +83,8 @@ def test_an_unknown_scheme_is_refused(url: str) -> None:
         "redis://host:port",
         "redis://host?socket_timeout=soon",
         "redis://host?socket_timeout=0",
+        "redis://host?socket_timeout=1e300",
+        "redis://host?socket_connect_timeout=1e300",
         "redis://host?socket_connect_timeout=-1",
         "redis://host?unheard_of=1",
         "rediss://host?ssl_cert_reqs=perhaps",
@@ -183,3 +185,9 @@ def test_a_forked_child_closes_also_connections_that_no_channel_has() -> None:
 @pytest.mark.parametrize("error", [TimeoutError, ConnectionRefusedError, UnicodeError])
 def test_errors_of_the_network_are_those_of_connecting(error: type[Exception]) -> None:
     assert issubclass(error, ERRORS)
+
+
+def test_of_a_server_s_error_the_beginning_is_repeated() -> None:
+    said = connector("redis://:secret@host").without_secrets(ValueError("secret" * 150_000))
+    assert said.startswith("***")
+    assert len(said) == 500

@@ -206,15 +206,20 @@ def highest_floor(replies: Iterable[GrantReply | None]) -> int:
     return highest
 
 
-def floor_under(replies: Iterable[GrantReply | None], owner: str) -> int:
-    """Return the highest floor of the nodes where `owner` has the lock, or nobody has; 0: no floor.
+def floor_under(replies: Sequence[GrantReply | None], owner: str) -> int:
+    """Return the highest floor of the nodes where `owner` has the lock; 0: no floor.
 
-    The floor of a node that names another owner is that owner's token, maybe. With floors raised
-    above it, that owner's lease would be lost.
+    If they are no majority, the nodes where nobody has it count as well: all that have confirmed
+    the token may have lost the lock.
+
+    The floor of a node that names another owner is that owner's token, maybe, and that of a free
+    node may be of an attempt that was refused. With floors raised above it, the lease of an owner
+    that comes meanwhile would be lost.
     """
-    floors = [
-        reply.floor for reply in replies if isinstance(reply, Busy) and reply.holder in ("", owner)
-    ]
+    seen = [reply for reply in replies if isinstance(reply, Busy)]
+    floors = [reply.floor for reply in seen if reply.holder == owner]
+    if len(floors) < majority(len(replies)):
+        floors += [reply.floor for reply in seen if not reply.holder]
     return max(floors, default=0)
 
 

@@ -131,16 +131,39 @@ def test_a_dropped_reservation_is_free(five: Network, redlock: TaskLock, was_hel
     assert five.floors() == floors, "nothing can bring a reservation back to life"
 
 
-@pytest.mark.parametrize("is_held", [False, True])
-def test_a_drop_raises_floors_above_the_highest_reported(
-    five: Network, redlock: TaskLock, is_held: bool
+@pytest.mark.parametrize("names", [2, 3, 5])
+def test_a_drop_raises_floors_above_the_highest_under_the_lock(
+    five: Network, redlock: TaskLock, names: int
 ) -> None:
     lease = redlock.acquire("k", ttl=30.0)
-    if not is_held:
-        five.nodes[0].expire()
-    five.nodes[0].raise_floor(lease.token + 100)
+    for node in five.nodes[names:]:
+        node.expire()
+    # Of fewer than a majority, the others count as well.
+    five.nodes[2].raise_floor(lease.token + 100)
     assert five.redlock().drop("k")
     assert five.floors() == [lease.token + 101] * 5
+
+
+def test_a_drop_does_not_take_the_floor_of_a_free_node(
+    five: Network, redlock: TaskLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be of an attempt whose clock is ahead, and which was refused."""
+    token = redlock.acquire("k", ttl=30.0).token + 100
+    following = Lease("k", OTHER, token, 30_000, five.time + 29.0, five)
+    five.nodes[0].expire()
+    five.nodes[0].raise_floor(token + 100)
+    dropping = five.redlock()
+    drop = dropping._release.drop
+
+    def drop_too_late(*args: Any) -> bool:
+        for node in five.nodes[1:]:
+            node.take(OTHER)
+            node.raise_floor(token)
+        return drop(*args)
+
+    monkeypatch.setattr(dropping._release, "drop", drop_too_late)
+    assert not dropping.drop("k")
+    redlock.extend(following)
 
 
 def test_a_drop_does_not_take_the_next_holder_s_floor(

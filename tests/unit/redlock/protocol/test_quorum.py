@@ -246,10 +246,12 @@ def test_the_highest_floor_is_that_of_a_grant_or_of_a_refusal() -> None:
     assert highest_floor([DEAD, None]) == 0
 
 
-def test_the_floor_under_an_owner_is_of_its_own_and_of_free_nodes() -> None:
-    replies = [Busy("me", 900, 5), Busy("", 0, 7), Busy("x", 900, 9), Granted(8), DEAD, None]
-    assert floor_under(replies, "me") == 7
-    assert floor_under([Busy("x", 900, 9), DEAD, None], "me") == 0
+def test_the_floor_under_an_owner_is_of_the_nodes_where_it_has_the_lock() -> None:
+    free, of_another = Busy("", 0, 7), Busy("x", 900, 9)
+    assert floor_under([Busy("me", 900, 5), Busy("me", 900, 6), free], "me") == 6
+    assert floor_under([Busy("me", 900, 5), Busy("me", 900, 6), free, None, DEAD], "me") == 7
+    assert floor_under([Busy("me", 900, 5), free, of_another, Granted(8), None], "me") == 7
+    assert floor_under([of_another, DEAD, None], "me") == 0
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3, 4, 5])

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from celery_redlock.messages.headers import TICK_HEADER
 from celery_redlock.redlock import Lease
 from celery_redlock.redlock.errors import LockHeld, QuorumUnavailable
+from celery_redlock.redlock.labels import bounded
 from celery_redlock.redlock.task_lock import TaskLock
 
 from .grace import GRACE_HEADER
@@ -30,6 +31,7 @@ MISSED = ":missed"
 _NOTED_S = 86_400.0
 """How long it stays noted: until somebody looks, who was asleep."""
 _MARK_MARGIN_S = 60.0
+_NAME_BYTES = 512
 _NAMESPACE = uuid.UUID("6f1c6f0e-4f0b-5d0e-9c39-2a2f3f7d7a11")
 
 
@@ -63,7 +65,8 @@ class Tick:
     def key(self) -> str:
         """The key of its claim. No task's key has a % that is not an escape."""
         # With the app: celery.backend_cleanup is an entry of every app's.
-        return f"%beat:{self.app}:{quote(self.entry.name, safe='')}:{self.time}"
+        name = bounded(quote(self.entry.name, safe=""), _NAME_BYTES)
+        return f"%beat:{self.app}:{name}:{self.time}"
 
     @property
     def time(self) -> str:

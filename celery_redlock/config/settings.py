@@ -23,7 +23,13 @@ from celery_redlock.redlock.defaults import (
     NODE_TIMEOUT_S,
 )
 from celery_redlock.redlock.errors import ConfigurationError
-from celery_redlock.redlock.validation import SHORTEST_S, SHORTEST_TTL_S, address_of, seconds_given
+from celery_redlock.redlock.validation import (
+    PREFIX_BYTES,
+    SHORTEST_S,
+    SHORTEST_TTL_S,
+    address_of,
+    seconds_given,
+)
 from celery_redlock.suggestion import closest
 
 from .foreign_options import foreign_setting
@@ -232,14 +238,16 @@ def _flag(given: Mapping[str, Any], name: str, *, default: _Default) -> bool | _
 
 def _key_prefix(given: Mapping[str, Any]) -> str:
     value = given.get("redlock_key_prefix", KEY_PREFIX)
-    if not isinstance(value, str) or not value or _UNSAFE_PREFIX.search(value):
+    is_text = isinstance(value, str) and 0 < len(value) <= PREFIX_BYTES
+    if not is_text or _UNSAFE_PREFIX.search(value):
         _refuse(
             "redlock_key_prefix",
             value,
             "can't start a key",
-            "give a string without braces (they mark the hash tag) and white space",
+            f"give a string of at most {PREFIX_BYTES} characters, without braces (they mark the "
+            "hash tag) and white space",
         )
-    return value
+    return str(value)
 
 
 def _nodes(given: Mapping[str, Any], conf: Mapping[str, Any]) -> tuple[str, ...]:

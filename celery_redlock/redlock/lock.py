@@ -41,7 +41,7 @@ class Redlock(Parts):
             >= 0. A lock still ends early on a node whose clock is stepped forward.
         restart_guard: Whether a restarted node waits before it votes. None: only with 3 nodes or
             more.
-        key_prefix: Start of every key on the nodes.
+        key_prefix: Start of every key on the nodes, at most 256 bytes long.
         floor_ttl: Time for which a node remembers a lock's highest token after its last lease,
             seconds > 0; at least `max_clock_skew`.
         idle_timeout: Time after which unused connections are closed, seconds > 0; `math.inf`:
@@ -81,7 +81,7 @@ class Redlock(Parts):
         or with `renew` until `max_hold` is. `lock` has no such gap.
 
         Args:
-            key: Key of the lock.
+            key: Key of the lock, at most 1,024 bytes long.
             ttl: Time after which the lock expires unless it is extended, seconds, <= `max_ttl`.
             wait: Longest time to try while others hold the lock or nodes are down, seconds. None
                 or 0: one attempt; `math.inf`: no limit.

@@ -15,6 +15,9 @@ SHORTEST_TTL_S = 0.01
 """A lease must outlast the round that acquires it."""
 SHORTEST_S = 0.001
 """Redis counts in milliseconds; less than one would be an expiry of none."""
+KEY_BYTES = 1024
+PREFIX_BYTES = 256
+"""With the longest key and label, a list of many locks is shorter than a reply may be."""
 LONGEST_S = 10 * 365 * 86_400.0
 """Ten years. More is a mistaken unit, and far more overflows what Redis can count."""
 
@@ -141,34 +144,45 @@ def check_key(key: object) -> None:
     """Raise an error unless `key` is a valid key of a lock.
 
     Raises:
-        ConfigurationError: `key` is not a string, is empty, or can't be encoded as UTF-8.
+        ConfigurationError: `key` is not a string, is empty, can't be encoded as UTF-8, or is too
+            long.
     """
     if not isinstance(key, str):
         raise ConfigurationError(f"key must be a string, got {type(key).__name__}")
     if not key:
         raise ConfigurationError("key must not be empty; give one such as 'invoice:42'")
     try:
-        key.encode()
+        length = len(key.encode())
     except UnicodeEncodeError as error:
         raise ConfigurationError(
             f"key '{shown(key)}' can't be encoded as UTF-8; replace its lone surrogates"
         ) from error
+    if length > KEY_BYTES:
+        raise ConfigurationError(
+            f"key must be at most {KEY_BYTES} bytes long, got {length}: '{shown(key)}'; shorten "
+            "it, or end it with a digest of the rest"
+        )
 
 
 def check_prefix(prefix: object) -> None:
     """Raise an error unless `prefix` is a valid start of keys.
 
     Raises:
-        ConfigurationError: `prefix` is not a string, or can't be encoded as UTF-8.
+        ConfigurationError: `prefix` is not a string, can't be encoded as UTF-8, or is too long.
     """
     if not isinstance(prefix, str):
         raise ConfigurationError(f"key_prefix must be a string, got {type(prefix).__name__}")
     try:
-        prefix.encode()
+        length = len(prefix.encode())
     except UnicodeEncodeError as error:
         raise ConfigurationError(
             f"key_prefix '{shown(prefix)}' can't be encoded as UTF-8; replace its lone surrogates"
         ) from error
+    if length > PREFIX_BYTES:
+        raise ConfigurationError(
+            f"key_prefix must be at most {PREFIX_BYTES} bytes long, got {length}: "
+            f"'{shown(prefix)}'; shorten it"
+        )
 
 
 def check_label(label: object) -> None:

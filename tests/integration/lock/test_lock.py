@@ -13,7 +13,7 @@ from tests.conftest import NewRedlock
 
 
 def test_locks_with_different_keys_are_independent(redlock: TaskLock, rival: TaskLock) -> None:
-    names = ["k", "K", "k ", "k:floor", "{k}", "k}", "ключ", "k" * 10_000, "k\n\r\0"]
+    names = ["k", "K", "k ", "k:floor", "{k}", "k}", "ключ", "k" * 1024, "k\n\r\0"]
     leases = [redlock.acquire(name) for name in names]
     for lease in leases:
         with pytest.raises(LockHeld):

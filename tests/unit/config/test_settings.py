@@ -308,6 +308,11 @@ def test_a_prefix_that_would_break_keys_is_refused(value: object) -> None:
     assert f"redlock_key_prefix = {value!r} can't start a key" in refusal(redlock_key_prefix=value)
 
 
+def test_a_prefix_without_end_is_refused() -> None:
+    assert read(redlock_key_prefix="p" * 256).key_prefix == "p" * 256
+    assert "of at most 256 characters" in refusal(redlock_key_prefix="p" * 257)
+
+
 anything = st.one_of(
     st.none(),
     st.booleans(),

@@ -6,10 +6,14 @@ import math
 
 import pytest
 
+from celery_redlock.messages import delivery
 from celery_redlock.operate.listing import BATCH, each_lock
 from celery_redlock.operate.views import read_views, reads_in_part, viewing
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.protocol.replies import Busy
+from celery_redlock.redlock.protocol.scripts import done_key
+from celery_redlock.redlock.transport import connection
+from celery_redlock.redlock.validation import KEY_BYTES, PREFIX_BYTES
 from tests.support.fakes.operated import Operated
 
 
@@ -122,3 +126,9 @@ def test_a_key_that_is_no_value_is_no_lock(three: Operated) -> None:
     with three.opened() as nodes:
         assert [lock.key for lock in each_lock(nodes, "redlock")] == ["good"]
         assert nodes.errors == {}
+
+
+def test_a_batch_of_the_longest_names_is_no_longer_than_a_reply_may_be() -> None:
+    parts = "p" * PREFIX_BYTES, "k" * KEY_BYTES, "l" * delivery._LONGEST_BYTES
+    longest = connection.pack((done_key(*parts),))
+    assert BATCH * len(longest) < connection._LONGEST_REPLY

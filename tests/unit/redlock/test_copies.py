@@ -144,7 +144,7 @@ def test_a_copied_lock_has_the_nodes_of_the_first_one(again: Callable[[Redlock],
 
 
 def test_a_lease_that_is_not_copied_repeats_little_of_its_key(redlock: Redlock) -> None:
-    lease = redlock.acquire("k" * 1_000_000, ttl=5.0)
-    with pytest.raises(TypeError, match=r"1000000 characters") as refused:
+    lease = redlock.acquire("k" * 1000, ttl=5.0)
+    with pytest.raises(TypeError, match=r"1000 characters") as refused:
         copy.copy(lease)
     assert len(str(refused.value)) < 500

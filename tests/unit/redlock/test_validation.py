@@ -16,9 +16,15 @@ from celery_redlock.redlock.validation import (
     check_count,
     check_key,
     check_nodes,
+    check_prefix,
     check_seconds,
     lease_times_ms,
     seconds_given,
+)
+
+TOO_LONG = (
+    f"key must be at most 1024 bytes long, got 1026: '{'é' * 200}… (513 characters)'; shorten it, "
+    "or end it with a digest of the rest"
 )
 
 
@@ -104,7 +110,7 @@ def test_zero_is_refused_where_nothing_would_be_left(value: float) -> None:
         check_seconds("ttl", value, above_zero=True)
 
 
-@pytest.mark.parametrize("key", ["k", " ", "{", "é😀", "k" * 10_000, "\n"])
+@pytest.mark.parametrize("key", ["k", " ", "{", "é😀", "k" * 1024, "\n"])
 def test_any_text_may_name_a_lock(key: str) -> None:
     check_key(key)
 
@@ -118,6 +124,7 @@ def test_any_text_may_name_a_lock(key: str) -> None:
         (["x"], "key must be a string, got list"),
         ("", "key must not be empty; give one such as 'invoice:42'"),
         ("a\ud800", "key 'a\\ud800' can't be encoded as UTF-8; replace its lone surrogates"),
+        ("é" * 513, TOO_LONG),
     ],
 )
 def test_what_can_not_name_a_lock_is_refused(key: object, message: str) -> None:
@@ -304,3 +311,9 @@ def test_a_lock_delay_too_long_for_the_restart_guard_names_the_sum() -> None:
 def test_a_lock_delay_is_checked_as_any_other_duration(delay: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"^lock_delay must be a number of seconds >= 0"):
         lease_times_ms("k", 30, delay, 60)
+
+
+def test_a_prefix_has_an_end() -> None:
+    check_prefix("é" * 128)
+    with pytest.raises(ConfigurationError, match="key_prefix must be at most 256 bytes long"):
+        check_prefix("é" * 129)

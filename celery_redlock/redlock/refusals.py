@@ -37,6 +37,7 @@ def unavailable(
     for node, reply in zip(nodes, replies, strict=True):
         if isinstance(reply, Failed):
             errors[node.name] = reply.error
+            refused += reply.is_reply
         elif otherwise and reply is not None and not isinstance(reply, Extended):
             errors[node.name] = _REASONS.get(type(reply), otherwise)
             refused += 1

@@ -50,11 +50,12 @@ class Done(NamedTuple):
 class Failed(NamedTuple):
     """The node did not answer in time, or answered with an error, or may not vote.
 
-    `is_guarded`: it is up, and waits for its restart guard.
+    `is_guarded`: it is up, and waits for its restart guard. `is_reply`: it is what the node said.
     """
 
     error: str
     is_guarded: bool = False
+    is_reply: bool = False
 
 
 class Extended(NamedTuple):

@@ -53,6 +53,13 @@ def test_nodes_that_answered_are_counted_as_such(nodes: list[Node]) -> None:
     )
 
 
+def test_nodes_that_answered_with_an_error_are_counted_as_such(nodes: list[Node]) -> None:
+    full = Failed("OOM command not allowed", is_reply=True)
+    error = unavailable("lock", "k", [full, Granted(7), Failed("timed out")], nodes)
+    assert "2 of 3 nodes answered, 1 of them as needed, 2 are needed" in str(error)
+    assert error.refused == 1
+
+
 def test_a_held_lock_names_its_holder_without_the_nonce() -> None:
     owner = new_owner("task-1")
     error = held_by("k", Busy(owner, 1500, 3), 1000.0, contended=False, age=2.5)

@@ -41,6 +41,11 @@ from celery_redlock.redlock.protocol.scripts import (
 TOKEN = 1_795_123_456_789_012
 
 
+def said(error: str) -> Failed:
+    """Return the failure of a node that has answered."""
+    return Failed(error, is_reply=True)
+
+
 @pytest.mark.parametrize(
     ("parse", "raw", "meaning"),
     [
@@ -58,7 +63,7 @@ TOKEN = 1_795_123_456_789_012
         (as_release, 1, Acknowledged()),
         (as_release, 0, Acknowledged(was_ours=False)),
         (as_release, [b"released", 1], Acknowledged(listeners=1)),
-        (as_release, [b"released", 0], Failed("unexpected reply [b'released', 0]")),
+        (as_release, [b"released", 0], said("unexpected reply [b'released', 0]")),
         (as_extend, 1, Extended()),
         (as_extend, 2, Healed()),
         (as_extend, 0, Superseded()),
@@ -94,7 +99,7 @@ BEYOND = 2**53 + 1
 @pytest.mark.parametrize("token", [0, -1, BEYOND, 2**63 - 1])
 def test_a_token_out_of_range_is_a_failed_reply(token: int) -> None:
     for raw in ([1, token, 0], str(token).encode()):
-        assert as_grant(raw) == Failed(f"unexpected reply {raw!r}")
+        assert as_grant(raw) == said(f"unexpected reply {raw!r}")
 
 
 @pytest.mark.parametrize("floor", [-1, BEYOND, 2**63 - 1])
@@ -124,13 +129,13 @@ def test_a_node_s_time_is_told_in_seconds() -> None:
 
 @pytest.mark.parametrize("raw", [[b"", b"1"], [b"now", b"1"], [b"1", b"9" * 5000], [1, 2], b"1"])
 def test_what_is_no_time_is_a_failed_reply(raw: object) -> None:
-    assert as_time(raw) == Failed(as_ack(raw).error)  # type: ignore[union-attr]
+    assert as_time(raw) == said(as_ack(raw).error)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("parse", [as_grant, as_ack, as_release, as_extend])
 def test_a_server_s_error_is_a_failure_in_its_words(parse: Callable[[object], object]) -> None:
     error = hiredis.ReplyError("OOM command not allowed when used memory > 'maxmemory'.")
-    assert parse(error) == Failed(str(error))
+    assert parse(error) == said(str(error))
 
 
 WRONG = hiredis.ReplyError("WRONGTYPE Operation against a key")
@@ -146,13 +151,13 @@ REPLICA = hiredis.ReplyError("READONLY You can't write against a read only repli
         ([None, b"you", 29_000], Busy("you", 29_000, 0)),
         pytest.param([None, b"\xff!", -1], Busy("\ufffd!", -1, 0), id="not UTF-8"),
         ([None, None, -2], Busy("", 0, 0)),  # it ended in between
-        ([b"OK", b"you", 9], Failed("unexpected reply [b'OK', b'you', 9]")),
-        ([WRONG, None, -2], Failed(str(WRONG))),
-        ([None, WRONG, 5], Failed(str(WRONG))),
-        ([FULL, None, -2], Failed(str(FULL))),
+        ([b"OK", b"you", 9], said("unexpected reply [b'OK', b'you', 9]")),
+        ([WRONG, None, -2], said(str(WRONG))),
+        ([None, WRONG, 5], said(str(WRONG))),
+        ([FULL, None, -2], said(str(FULL))),
         ([FULL, b"you", 5], Busy("you", 5, 0)),
-        ([REPLICA, b"you", 5], Failed(str(REPLICA))),
-        ([REPLICA, b"me", 5], Failed(str(REPLICA))),
+        ([REPLICA, b"you", 5], said(str(REPLICA))),
+        ([REPLICA, b"me", 5], said(str(REPLICA))),
     ],
     ids=repr,
 )
@@ -180,8 +185,8 @@ CLOCK = [b"1795123456", b"789012"]
         ([b"a", 29_000, None, CLOCK, 1], Done(1)),
         ([b"a", 29_000, None, CLOCK, 0], Busy("a", 29_000, 0)),
         ([b"a", 29_000, None, CLOCK, -2], Busy("a", 29_000, 0)),
-        ([WRONG, 29_000, None, CLOCK], Failed(str(WRONG))),
-        ([b"a", b"junk", None, CLOCK], Failed(f"unexpected reply {[b'a', b'junk', None, CLOCK]}")),
+        ([WRONG, 29_000, None, CLOCK], said(str(WRONG))),
+        ([b"a", b"junk", None, CLOCK], said(f"unexpected reply {[b'a', b'junk', None, CLOCK]}")),
     ],
     ids=repr,
 )
@@ -203,12 +208,12 @@ def test_a_close_look_reads_owner_floor_clock_and_mark() -> None:
         ([b"1", 1], Refusal("")),
         ([FULL, 0], Refusal(str(FULL))),
         ([b"1", WRONG], Refusal(str(WRONG))),
-        ([b"x", 1], Failed("unexpected reply b'x'")),
-        ([b"1", b"x"], Failed("unexpected reply b'x'")),
+        ([b"x", 1], said("unexpected reply b'x'")),
+        ([b"1", b"x"], said("unexpected reply b'x'")),
         ([b"1", 1, 900, 1], Refusal("")),
         ([b"1", WRONG, 900, 1], Refusal(str(WRONG))),
         ([b"1", 1, WRONG, 1], Refusal(str(WRONG))),
-        ([b"1", 1, b"x", 1], Failed("unexpected reply b'x'")),
+        ([b"1", 1, b"x", 1], said("unexpected reply b'x'")),
     ],
     ids=repr,
 )

@@ -32,7 +32,7 @@ def test_each_command_has_its_reply_even_from_a_replica(
     server: FakeNode, direct: DirectConnection
 ) -> None:
     server.answers |= {"GET": bulk("value"), "DEL": b"-NOPERM no\r\n"}
-    value, error, ok = direct.ask([("GET", "k"), ("DEL", "k"), ("ANY",)])  # type: ignore[misc]
+    value, error, ok = direct.ask([("GET", "k"), ("DEL", "k"), ("ANY",)])
     assert (value, ok) == (b"value", b"OK")
     assert isinstance(error, ErrorReply)
     assert server.heard == [[b"GET", b"k"], [b"DEL", b"k"], [b"ANY"]]

@@ -110,7 +110,7 @@ class Node:
         """
         redis_connection = self._connector.new_connection()
         try:
-            redis_connection.connect()
+            self._log_in(redis_connection.connect)
             connection = NodeConnection(redis_connection, math.inf, self._ended)
             server = self._identify(connection)
             connection.votes_from = self._accept(server)
@@ -142,6 +142,26 @@ class Node:
             self.error, self._announced = None, self.run_id
             self.observe(NodeUp(self.name, max(0.0, connection.votes_from - self.clock.now())))
         return connection
+
+    def _log_in(self, connect: Callable[[], None]) -> None:
+        """Connect, log in and select the database.
+
+        Raises:
+            ConfigurationError: The server refuses that, and is not an independent master.
+        """
+        try:
+            connect()
+        except redis_py.REFUSALS:
+            # A Sentinel has no database, and mostly no password.
+            plain = self._connector.new_connection(asks_for_nothing=True)
+            try:
+                plain.connect()
+                self._identify(NodeConnection(plain, math.inf, lambda *_, **__: None))
+            except redis_py.ERRORS:
+                pass  # it does not tell what it is, either
+            finally:
+                plain.disconnect()
+            raise
 
     def _identify(self, connection: NodeConnection) -> Server:
         try:

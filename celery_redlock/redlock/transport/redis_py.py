@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection, Connection, SSLConnection, parse_url
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.retry import Retry
 
 from celery_redlock.redlock.errors import ConfigurationError
@@ -30,6 +30,8 @@ from .connection import socket_of
 SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
 ERRORS = (RedisError, OSError, ValueError, TypeError)
 """Errors that connecting may raise."""
+REFUSALS = (ResponseError, AuthenticationError)
+"""Those of a server that has answered: it refuses the login, or the database."""
 # A connection without a client name saves two round trips. redis-py 8 renamed the option.
 _HAS_DRIVER_INFO = "driver_info" in signature(AbstractConnection.__init__).parameters
 _NAMELESS = dict.fromkeys(["driver_info"] if _HAS_DRIVER_INFO else ["lib_name", "lib_version"])
@@ -43,6 +45,7 @@ _NOT_TEXT = frozenset(
     }
 )  # fmt: skip
 """Options of redis-py that take an object."""
+_ASKING_FOR_NOTHING = {"username": None, "password": None, "db": 0, "protocol": 2}
 _REPEATS = ", with args beginning with"
 _LONGEST_ERROR = 500
 _connections: WeakSet[AbstractConnection] = WeakSet()
@@ -85,10 +88,15 @@ class Connector:
                 text = text.replace(str(secret), "***")
         return text[:_LONGEST_ERROR]
 
-    def new_connection(self) -> AbstractConnection:
-        """Return a connection that is not connected yet."""
+    def new_connection(self, *, asks_for_nothing: bool = False) -> AbstractConnection:
+        """Return a connection that is not connected yet.
+
+        Args:
+            asks_for_nothing: Whether it neither logs in nor selects the database as it connects.
+        """
+        options = self._options | (_ASKING_FOR_NOTHING if asks_for_nothing else {})
         # A library's own retry could send a grant twice, which breaks the token.
-        connection = self._connection_class(**self._options, retry=Retry(NoBackoff(), 0))
+        connection = self._connection_class(**options, retry=Retry(NoBackoff(), 0))
         _connections.add(connection)
         return connection
 

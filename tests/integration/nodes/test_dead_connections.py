@@ -276,8 +276,10 @@ def sentinel(tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_sentinel_is_refused(sentinel: str, five: Servers, new_redlock: NewRedlock) -> None:
-    with pytest.raises(ConfigurationError, match="is a Sentinel"):
-        new_redlock([sentinel]).acquire("k")
+    with_password = sentinel.replace("redis://", "redis://user:secret@")
+    for url in (sentinel, f"{sentinel}/2", with_password):
+        with pytest.raises(ConfigurationError, match="is a Sentinel"):
+            new_redlock([url]).acquire("k")
     with pytest.raises(ConfigurationError, match="is a Sentinel"):
         new_redlock([sentinel, *five.urls[:2]]).check()
 

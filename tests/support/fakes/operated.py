@@ -219,7 +219,7 @@ class _SimulatedConnector(redis_py.Connector):
         super().__init__(url, name, timeout)
         self._peer = self.network[int(name[-1])]
 
-    def new_connection(self) -> Any:
+    def new_connection(self, **_: Any) -> Any:
         return SimpleNamespace(connect=self._connect, disconnect=lambda: None)
 
     def _connect(self) -> None:

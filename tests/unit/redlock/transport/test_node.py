@@ -53,6 +53,31 @@ def test_a_connection_has_the_time_from_which_its_server_votes(stage: Stage) -> 
     assert event.votes_in == pytest.approx(GUARD - 20)
 
 
+# ---- a server that refuses the login, or the database
+
+
+@pytest.mark.parametrize("rest", ["/2", "?protocol=3"])
+def test_a_sentinel_that_refuses_is_refused_as_one(rest: str) -> None:
+    refusal = b"-ERR unknown command\r\n"
+    with FakeNode(redis_mode="sentinel") as server:
+        server.answers |= {"SELECT": refusal, "HELLO": refusal, "SCRIPT": refusal}
+        node = Node(server.url + rest, FakeClock(), 60.0, GUARD, lambda event: None)
+        with pytest.raises(ConfigurationError, match="is a Sentinel"):
+            node.connect()
+        assert node.misconfigured
+
+
+def test_the_refusal_of_another_server_is_the_reason() -> None:
+    with FakeNode() as server:
+        server.answers["SELECT"] = b"-ERR DB index is out of range\r\n"
+        node = Node(f"{server.url}/99", FakeClock(), 60.0, GUARD, lambda event: None)
+        for _ in range(2):
+            with pytest.raises(ConnectionError, match="DB index is out of range"):
+                node.connect()
+            server.answers["INFO"] = b"-NOAUTH Authentication required.\r\n"
+        assert node.misconfigured is None
+
+
 # ---- whether it writes
 
 

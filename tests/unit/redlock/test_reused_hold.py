@@ -318,6 +318,60 @@ def test_cleanups_that_are_kept_are_not_the_exit_of_the_next_block(
         assert_free(five, redlock)
 
 
+def test_a_cleanup_that_is_forgotten_leaves_the_next_block_alone(
+    five: Network, redlock: Redlock, hold: Hold
+) -> None:
+    hold.__enter__()
+    kept = hold.__exit__
+    kept(None, None, None)
+    lease = hold.__enter__()
+    del kept
+    a_while_later(five, redlock)
+    assert_held(five, redlock, lease)
+    hold.__exit__(None, None, None)
+    assert_free(five, redlock)
+
+
+def test_a_fresh_exit_leaves_the_newest_block_that_was_not_left(five: Network, hold: Hold) -> None:
+    enter, kept = hold.__enter__, hold.__exit__
+    first = enter()
+    lose(five)
+    enter, kept_too = hold.__enter__, hold.__exit__
+    second = enter()
+    kept_too(None, None, None)
+    assert (first.is_released, second.is_released) == (False, True)
+    hold.__exit__(ValueError, None, None)
+    assert first.is_released
+    kept(None, None, None)
+
+
+def test_a_fresh_exit_leaves_no_block_of_another_thread(
+    five: Network, redlock: Redlock, hold: Hold
+) -> None:
+    with hold as lease:
+        in_a_thread(lambda: hold.__exit__(None, None, None))
+        assert_held(five, redlock, lease)
+
+
+def test_an_exit_of_the_class_leaves_nothing_by_itself(
+    five: Network, redlock: Redlock, hold: Hold
+) -> None:
+    with hold as lease:
+        Hold.__exit__(None, None, None)  # type: ignore[arg-type]
+        assert_held(five, redlock, lease)
+
+
+def test_an_error_in_a_stack_is_raised_though_the_lease_is_lost(five: Network, hold: Hold) -> None:
+    def fail() -> None:
+        with ExitStack() as stack:
+            stack.enter_context(hold)
+            lose(five)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+
+
 def test_an_exit_that_was_pushed_is_not_that_of_another_hold(
     five: Network, redlock: Redlock
 ) -> None:

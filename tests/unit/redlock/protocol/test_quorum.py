@@ -251,6 +251,7 @@ def test_the_floor_under_an_owner_is_of_the_nodes_where_it_has_the_lock() -> Non
     assert floor_under([Busy("me", 900, 5), Busy("me", 900, 6), free], "me") == 6
     assert floor_under([Busy("me", 900, 5), Busy("me", 900, 6), free, None, DEAD], "me") == 7
     assert floor_under([Busy("me", 900, 5), free, of_another, Granted(8), None], "me") == 7
+    assert floor_under([Busy("me", 900, 8), free, None], "me") == 8
     assert floor_under([of_another, DEAD, None], "me") == 0
 
 

@@ -166,8 +166,8 @@ KNOWN_BUGS = (
         "a library repeats the grant",
         "redis-py 8 repeats a command 10 times by default",
         f"{_ROOM}/transport/redis_py.py",
-        "connection = self._connection_class(**self._options, retry=Retry(NoBackoff(), 0))",
-        "connection = self._connection_class(**self._options, retry=Retry(NoBackoff(), 3))",
+        "connection = self._connection_class(**options, retry=Retry(NoBackoff(), 0))",
+        "connection = self._connection_class(**options, retry=Retry(NoBackoff(), 3))",
         f"{_UNIT}/transport/test_redis_py.py::test_a_command_is_never_repeated_by_redis_py",
     ),
     KnownBug(

@@ -45,9 +45,11 @@ class _Block:
         if isinstance(how[0], Hold):
             hold, kind = how[:2]
             hold.leave(self if self.hold is hold else None, kind)
-        elif self.hold:
+        elif was_spent and self.hold:
             # A method that was kept serves any number of blocks that are entered by hand.
-            self.hold.leave(None if was_spent else self, how[0])
+            self.hold.leave(None, how[0])
+        elif self.hold:
+            self.hold.leave_first(self, how[0])
 
 
 class _Exit:
@@ -215,6 +217,19 @@ class Hold(AbstractContextManager[Lease]):
         if is_lost and kind is None:
             raise lost_in_block(lease)
 
+    def leave_first(self, block: _Block, kind: type[BaseException] | None) -> None:
+        """Leave a block by its ``__exit__``, which was not called before. Not for users.
+
+        If there is nothing to leave, since the block was refused, or was left by another, or is the
+        parent's, a kept method is used for what this thread has entered by hand afterwards.
+
+        Args:
+            block: The block.
+            kind: As in `leave`.
+        """
+        is_ours = block.lease and block.entered_in[0] == os.getpid()
+        self.leave(block if is_ours else self._take_own() or block, kind)
+
     def _entered_by_hand(self) -> _Block | None:
         """Return the block to leave, and remove it if it was entered by hand; None: there is none.
 
@@ -224,16 +239,27 @@ class Hold(AbstractContextManager[Lease]):
         used to leave it.
         """
         here = _here()
-        own = [block for block in self._by_hand if block.entered_in == here]
-        others = [block for block in self._by_hand if block.entered_in[0] == here[0]]
-        for block in [*reversed(own), *others]:
-            with suppress(ValueError):  # a signal handler has left it meanwhile
-                self._by_hand.remove(block)
-                return block
+        if own := self._take_own():
+            return own
+        for block in self._by_hand.copy():
+            if block.entered_in[0] == here[0]:
+                with suppress(ValueError):  # a signal handler has left it meanwhile
+                    self._by_hand.remove(block)
+                    return block
         for reference in reversed(self._others.copy()):
             other = reference()
             if other and other.lease and other.entered_in == here:
                 return other
+        return None
+
+    def _take_own(self) -> _Block | None:
+        """Remove the newest block that this thread has entered by hand; None: it has none."""
+        here = _here()
+        for block in reversed(self._by_hand.copy()):
+            if block.entered_in == here:
+                with suppress(ValueError):  # a signal handler has left it meanwhile
+                    self._by_hand.remove(block)
+                    return block
         return None
 
     def _note_other(self, block: _Block) -> None:

@@ -307,6 +307,69 @@ def test_a_block_is_left_by_another_exit_than_the_one_looked_up_before(
     assert_free(five, redlock)
 
 
+def test_a_method_that_is_kept_leaves_the_block_after_one_that_was_refused(
+    five: Network, redlock: Redlock, hold: Hold
+) -> None:
+    enter, leave = hold.__enter__, hold.__exit__
+    holder = redlock.acquire("k", ttl=30.0)
+    with pytest.raises(LockHeld):
+        enter()
+    holder.release()
+    lease = enter()
+    leave(None, None, None)
+    assert lease.is_released
+    assert_free(five, redlock)
+
+
+def test_a_method_that_is_kept_leaves_the_block_after_one_that_another_exit_left(
+    five: Network, redlock: Redlock, hold: Hold
+) -> None:
+    enter, leave = hold.__enter__, hold.__exit__
+    enter()
+    hold.__exit__(None, None, None)
+    lease = enter()
+    leave(None, None, None)
+    assert lease.is_released
+    assert_free(five, redlock)
+
+
+def test_a_lock_that_was_left_and_entered_again_inside_a_block_ends_with_it(
+    five: Network, redlock: Redlock, hold: Hold
+) -> None:
+    with hold:
+        hold.__exit__(None, None, None)
+        lease = hold.__enter__()
+    assert lease.is_released
+    assert_free(five, redlock)
+
+
+def test_a_block_that_was_left_early_ends_with_no_block_of_another_thread(
+    five: Network, redlock: Redlock, hold: Hold
+) -> None:
+    leases: list[Lease] = []
+    with hold:
+        hold.__exit__(None, None, None)
+        in_a_thread(lambda: leases.append(hold.__enter__()))
+    assert_held(five, redlock, leases[0])
+    hold.__exit__(None, None, None)
+    assert_free(five, redlock)
+
+
+def test_a_child_leaves_by_a_method_that_is_kept_the_block_that_it_entered(
+    five: Network, redlock: Redlock, hold: Hold, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter, leave = hold.__enter__, hold.__exit__
+    parents = enter()
+    redlock.keeper.forget(parents)
+    five.expire()
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    lease = enter()
+    leave(None, None, None)
+    assert lease.is_released
+    assert not parents.is_released
+    assert_free(five, redlock)
+
+
 def test_cleanups_that_are_kept_are_not_the_exit_of_the_next_block(
     five: Network, redlock: Redlock, hold: Hold
 ) -> None:

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from celery_redlock.keys import is_key_of
 from celery_redlock.pools.pool_process import announcer, withdraw_attempts
-from celery_redlock.redlock.errors import RedlockError
+from celery_redlock.redlock.errors import ConfigurationError, RedlockError
 from celery_redlock.redlock.lease import is_period, is_reservation
 from celery_redlock.redlock.task_lock import TaskLock
+from celery_redlock.redlock.validation import check_key
 from celery_redlock.throttled_log import ThrottledLog
 
 from .headers import RESERVATION_HEADER
@@ -54,8 +55,8 @@ class Reservation(NamedTuple):
 def reservation_in(headers: Mapping[str, Any] | None) -> Reservation | None:
     """Return the reservation in a message's headers, or None; it may have expired."""
     match headers.get(RESERVATION_HEADER) if isinstance(headers, Mapping) else None:
-        # A publisher can write anything there, but must not end a lease with it.
-        case [str(key), str(owner)] if is_reservation(owner) and _is_writable(key + owner):
+        # A publisher can write anything there, but must not end a lease, or fail a run, with it.
+        case [str(key), str(owner)] if is_reservation(owner) and _is_valid(key, owner):
             return Reservation(key, owner)
     return None
 
@@ -68,10 +69,11 @@ def reservation_of(task_name: str, headers: Mapping[str, Any] | None) -> Reserva
     return None
 
 
-def _is_writable(text: str) -> bool:
+def _is_valid(key: str, owner: str) -> bool:
     try:
-        text.encode()
-    except UnicodeEncodeError:
+        check_key(key)
+        owner.encode()
+    except (ConfigurationError, UnicodeEncodeError):
         return False
     return True
 

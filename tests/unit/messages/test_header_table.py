@@ -316,7 +316,7 @@ def _raw_nonce(headers: Any, header: str = PUBLICATION_HEADER) -> Any:
     ("header", "lifetime", "room", "check", "broken"),
     [
         (HEADER, Lifetime.WHILE_EXECUTING, reservation, "is_reservation", lambda owner: True),
-        (HEADER, Lifetime.UNTIL_EXECUTED, reservation, "_is_writable", lambda text: True),
+        (HEADER, Lifetime.UNTIL_EXECUTED, reservation, "_is_valid", lambda *_: True),
         (HEADER, Lifetime.UNTIL_EXECUTING, entry, "_is_held_for", lambda *_: False),
         (
             HEADER,

@@ -39,6 +39,7 @@ def test_a_reservation_is_read_from_the_header_it_writes() -> None:
         None, "x", [], ["t"], ["t", WAITING, 1], ["t", 1], [1, WAITING], {"t": WAITING},
         # A lease, which no message may end, and texts that no node can store.
         ["t", HOLDER], ["t", "waiting@host"], ["\ud800", WAITING], ["t", WAITING + "\ud800"],
+        ["t" * 1025, WAITING],
     ],
     ids=ascii,
 )  # fmt: skip

@@ -238,13 +238,13 @@ def _flag(given: Mapping[str, Any], name: str, *, default: _Default) -> bool | _
 
 def _key_prefix(given: Mapping[str, Any]) -> str:
     value = given.get("redlock_key_prefix", KEY_PREFIX)
-    is_text = isinstance(value, str) and 0 < len(value) <= PREFIX_BYTES
+    is_text = isinstance(value, str) and 0 < len(value.encode("utf-8", "replace")) <= PREFIX_BYTES
     if not is_text or _UNSAFE_PREFIX.search(value):
         _refuse(
             "redlock_key_prefix",
             value,
             "can't start a key",
-            f"give a string of at most {PREFIX_BYTES} characters, without braces (they mark the "
+            f"give a string of at most {PREFIX_BYTES} bytes, without braces (they mark the "
             "hash tag) and white space",
         )
     return str(value)

@@ -251,7 +251,7 @@ class Redlock(Parts):
             QuorumUnavailable: Fewer nodes than a quorum answered, or confirmed.
             ConfigurationError: `key` is not valid.
         """
-        check_key(key)
+        check_key(key, may_exist=True)
         held = self._inspection.read_holder(key)
         return (
             held is not None

@@ -178,7 +178,7 @@ class TaskLock(Redlock):
             QuorumUnavailable: No majority confirmed.
             ConfigurationError: `key` is not valid.
         """
-        check_key(key)
+        check_key(key, may_exist=True)
         return self._release.drop(key, owner)
 
     def drop_owner(self, key: str, owner: str, author: str) -> bool:
@@ -196,7 +196,7 @@ class TaskLock(Redlock):
             QuorumUnavailable: Fewer nodes than a quorum answered, or confirmed.
             ConfigurationError: `key` is not valid.
         """
-        check_key(key)
+        check_key(key, may_exist=True)
         return self._drop(key, owner, author)
 
     def why_dropped(self, lease: Lease) -> str | None:

@@ -140,8 +140,13 @@ def check_observers(observers: object) -> None:
             raise ConfigurationError(f"each of observers must be a callable, got {kind}")
 
 
-def check_key(key: object) -> None:
+def check_key(key: object, *, may_exist: bool = False) -> None:
     """Raise an error unless `key` is a valid key of a lock.
+
+    Args:
+        key: The key.
+        may_exist: Whether it is that of a lock to release, which may be of any length: an older
+            version, or anybody else, may have written it.
 
     Raises:
         ConfigurationError: `key` is not a string, is empty, can't be encoded as UTF-8, or is too
@@ -157,7 +162,7 @@ def check_key(key: object) -> None:
         raise ConfigurationError(
             f"key '{shown(key)}' can't be encoded as UTF-8; replace its lone surrogates"
         ) from error
-    if length > KEY_BYTES:
+    if length > KEY_BYTES and not may_exist:
         raise ConfigurationError(
             f"key must be at most {KEY_BYTES} bytes long, got {length}: '{shown(key)}'; shorten "
             "it, or end it with a digest of the rest"

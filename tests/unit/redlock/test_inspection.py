@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -98,6 +99,26 @@ def test_a_dropped_lock_is_free_and_stays_so(five: Network, redlock: TaskLock) -
         lease.extend()
     assert five.holders() == [None] * 5, "its renewal brought it back"
     assert five.redlock().acquire("k").token > lease.token
+
+
+@pytest.mark.parametrize(
+    "release",
+    [
+        lambda redlock, key: redlock.drop(key),
+        lambda redlock, key: redlock.drop_owner(key, OTHER, "author"),
+        lambda redlock, key: redlock.release_owner(key, OTHER),
+    ],
+    ids=["drop", "drop_owner", "release_owner"],
+)
+def test_a_lock_that_is_there_is_released_however_long_its_key_is(
+    five: Network, redlock: TaskLock, release: Callable[[TaskLock, str], bool]
+) -> None:
+    """An older version may have acquired it, and operators must get rid of it."""
+    key = "k" * 1025
+    for node in five.nodes:
+        node.take(OTHER, key=key)
+    assert release(redlock, key)
+    assert redlock.read_holder(key) is None
 
 
 def test_a_holder_without_a_majority_is_contended(five: Network, redlock: TaskLock) -> None:

@@ -40,16 +40,13 @@ class _Block:
         self.is_spent = False
 
     def __call__(self, *how: Any) -> None:
-        was_spent, self.is_spent = self.is_spent, True
+        self.is_spent = True
         # Looked up on the class, as `ExitStack` does, it is called with the hold.
         if isinstance(how[0], Hold):
             hold, kind = how[:2]
             hold.leave(self if self.hold is hold else None, kind)
-        elif was_spent and self.hold:
-            # A method that was kept serves any number of blocks that are entered by hand.
-            self.hold.leave(None, how[0])
         elif self.hold:
-            self.hold.leave_first(self, how[0])
+            self.hold.leave_own(self, how[0])
 
 
 class _Exit:
@@ -101,7 +98,8 @@ class Hold(AbstractContextManager[Lease]):
 
     ``__enter__`` and ``__exit__`` may be called by hand, also as methods that were kept. Then
     ``__exit__`` leaves the newest block that was entered so in this thread, or else the oldest of
-    this process, or else the newest other block of this thread.
+    this process. A block whose ``__exit__`` was looked up before it was entered, as by ``with``, is
+    left by that one alone.
 
     A signal handler can raise at any line below, and between the block and these methods. So at
     each line somebody is responsible for the lease: the keeper until the end of `__enter__`, then
@@ -139,8 +137,6 @@ class Hold(AbstractContextManager[Lease]):
         self._on_lost = on_lost
         self._again = again
         self._by_hand: list[_Block] = []
-        # Weak: the keeper knows by their end that they can't be left any more.
-        self._others: list[weakref.ref[_Block]] = []
 
     def __reduce__(self) -> tuple[Callable[[Grantor], Hold], tuple[Grantor]]:
         return self._again, (self._lock,)
@@ -164,7 +160,6 @@ class Hold(AbstractContextManager[Lease]):
             self._settle(lease)
             if looked_up:
                 block.hold = self
-                self._note_other(block)
             else:
                 self._by_hand.append(block)
             return lease
@@ -217,58 +212,41 @@ class Hold(AbstractContextManager[Lease]):
         if is_lost and kind is None:
             raise lost_in_block(lease)
 
-    def leave_first(self, block: _Block, kind: type[BaseException] | None) -> None:
-        """Leave a block by its ``__exit__``, which was not called before. Not for users.
+    def leave_own(self, block: _Block, kind: type[BaseException] | None) -> None:
+        """Leave a block by its own ``__exit__``. Not for users.
 
-        If there is nothing to leave, since the block was refused, or was left by another, or is the
-        parent's, a kept method is used for what this thread has entered by hand afterwards.
+        If that has nothing to leave, since the block was refused, or was left, or is the parent's,
+        it is a method that was kept, and is used for what this thread has entered by hand since.
 
         Args:
             block: The block.
             kind: As in `leave`.
         """
-        is_ours = block.lease and block.entered_in[0] == os.getpid()
-        self.leave(block if is_ours else self._take_own() or block, kind)
+        has_lease = block.lease and block.entered_in[0] == os.getpid()
+        self.leave(block if has_lease else self._take(self._own()) or block, kind)
 
     def _entered_by_hand(self) -> _Block | None:
-        """Return the block to leave, and remove it if it was entered by hand; None: there is none.
+        """Remove the block to leave from those that were entered by hand; None: there is none.
 
         The newest of this thread, where they are nested. Those of other threads may end in any
-        order, and only the newest of them all can have the lock: the oldest of them. Without any,
-        the ``__exit__`` of a block of this thread was looked up before it was entered, and is not
-        used to leave it.
+        order, and only the newest of them all can have the lock: the oldest of them.
         """
         here = _here()
-        if own := self._take_own():
-            return own
-        for block in self._by_hand.copy():
-            if block.entered_in[0] == here[0]:
-                with suppress(ValueError):  # a signal handler has left it meanwhile
-                    self._by_hand.remove(block)
-                    return block
-        for reference in reversed(self._others.copy()):
-            other = reference()
-            if other and other.lease and other.entered_in == here:
-                return other
-        return None
+        others = [block for block in self._by_hand if block.entered_in[0] == here[0]]
+        return self._take([*self._own(), *others])
 
-    def _take_own(self) -> _Block | None:
-        """Remove the newest block that this thread has entered by hand; None: it has none."""
+    def _own(self) -> list[_Block]:
+        """Return the blocks that this thread has entered by hand, the newest first."""
         here = _here()
-        for block in reversed(self._by_hand.copy()):
-            if block.entered_in == here:
-                with suppress(ValueError):  # a signal handler has left it meanwhile
-                    self._by_hand.remove(block)
-                    return block
-        return None
+        return [block for block in reversed(self._by_hand.copy()) if block.entered_in == here]
 
-    def _note_other(self, block: _Block) -> None:
-        for one in self._others.copy():
-            # Here, since a callback of its end would swallow an interrupt.
-            if one() is None:
-                with suppress(ValueError):
-                    self._others.remove(one)
-        self._others.append(weakref.ref(block))
+    def _take(self, blocks: list[_Block]) -> _Block | None:
+        """Remove the first of the blocks from those that were entered by hand; return it."""
+        for block in blocks:
+            with suppress(ValueError):  # a signal handler has left it meanwhile
+                self._by_hand.remove(block)
+                return block
+        return None
 
     def _abandon(self, block: _Block) -> None:
         if block.lease:

@@ -15,7 +15,8 @@ from .poller import new_poller
 
 _SLOTS = 16384
 _LONGEST_ERROR = 200
-_QUESTIONS = pack(("INFO", "server")) + pack(("INFO", "replication")) + LOAD_SCRIPTS
+_WHICH = pack(("INFO", "server"))
+_QUESTIONS = _WHICH + pack(("INFO", "replication")) + LOAD_SCRIPTS
 _QUESTION_COUNT = 2 + len(ALL)
 _IDENTITY = {"role", "run_id", "uptime_in_seconds"}
 """Fields that INFO must have."""
@@ -71,12 +72,7 @@ class Handshake:
         # After the reply, which may have been delayed: its uptime is older than that.
         answered_at = self._clock.now()
         # Before the errors: it does not know the other commands.
-        modes = _modes(raws[0])
-        if "sentinel" in modes:
-            raise ConfigurationError(
-                f"node {self._name} is a Sentinel, which holds no locks: name independent masters "
-                "themselves, without replicas"
-            )
+        modes = self._modes(raws[0])
         server, replication, *_ = _without_errors(raws[:_QUESTION_COUNT])
         info = dict(_info(server)) | dict(_info(replication))
         if lacking := _IDENTITY - info.keys():
@@ -93,6 +89,30 @@ class Handshake:
             info["run_id"], info["uptime_in_seconds"], answered_at, admitted,
             info.get("master_replid", ""),
         )  # fmt: skip
+
+    def refuse_sentinel(self, connection: NodeConnection) -> None:
+        """Ask a server that refuses the login what it is.
+
+        Raises:
+            ConfigurationError: It is a Sentinel.
+            ConnectionError: As in `identify`.
+        """
+        self._modes(*self._exchange(connection, _WHICH, 1))
+
+    def _modes(self, raw: object) -> set[str]:
+        """Return the modes that a reply to INFO names.
+
+        Raises:
+            ConfigurationError: It is that of a Sentinel.
+        """
+        # Valkey 9.1 calls it server_mode.
+        modes = {value for name, value in _info(raw) if name in ("redis_mode", "server_mode")}
+        if "sentinel" in modes:
+            raise ConfigurationError(
+                f"node {self._name} is a Sentinel, which holds no locks: name independent masters "
+                "themselves, without replicas"
+            )
+        return modes
 
     def _ask(
         self, connection: NodeConnection, commands: Sequence[tuple[Argument, ...]]
@@ -152,11 +172,6 @@ def _without_errors(raws: list[object]) -> list[object]:
         if isinstance(raw, ErrorReply):
             raise ConnectionError(str(raw)[:_LONGEST_ERROR])
     return raws
-
-
-def _modes(raw: object) -> set[str]:
-    # Valkey 9.1 calls it server_mode.
-    return {value for name, value in _info(raw) if name in ("redis_mode", "server_mode")}
 
 
 def _info(raw: object) -> Iterator[tuple[str, str]]:

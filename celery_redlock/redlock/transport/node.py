@@ -147,7 +147,7 @@ class Node:
         """Connect, log in and select the database.
 
         Raises:
-            ConfigurationError: The server refuses that, and is not an independent master.
+            ConfigurationError: The server refuses that, since it is a Sentinel.
         """
         try:
             connect()
@@ -156,7 +156,8 @@ class Node:
             plain = self._connector.new_connection(asks_for_nothing=True)
             try:
                 plain.connect()
-                self._identify(NodeConnection(plain, math.inf, lambda *_, **__: None))
+                connection = NodeConnection(plain, math.inf, lambda *_, **__: None)
+                self._handshake.refuse_sentinel(connection)
             except redis_py.ERRORS:
                 pass  # it does not tell what it is, either
             finally:

@@ -295,18 +295,6 @@ def test_methods_that_are_kept_serve_one_block_after_the_other(
         assert_free(five, redlock)
 
 
-def test_a_block_is_left_by_another_exit_than_the_one_looked_up_before(
-    five: Network, redlock: Redlock, hold: Hold
-) -> None:
-    enter, kept = hold.__enter__, hold.__exit__
-    lease = enter()
-    hold.__exit__(None, None, None)
-    assert lease.is_released
-    assert_free(five, redlock)
-    kept(None, None, None)
-    assert_free(five, redlock)
-
-
 def test_a_method_that_is_kept_leaves_the_block_after_one_that_was_refused(
     five: Network, redlock: Redlock, hold: Hold
 ) -> None:
@@ -318,40 +306,6 @@ def test_a_method_that_is_kept_leaves_the_block_after_one_that_was_refused(
     lease = enter()
     leave(None, None, None)
     assert lease.is_released
-    assert_free(five, redlock)
-
-
-def test_a_method_that_is_kept_leaves_the_block_after_one_that_another_exit_left(
-    five: Network, redlock: Redlock, hold: Hold
-) -> None:
-    enter, leave = hold.__enter__, hold.__exit__
-    enter()
-    hold.__exit__(None, None, None)
-    lease = enter()
-    leave(None, None, None)
-    assert lease.is_released
-    assert_free(five, redlock)
-
-
-def test_a_lock_that_was_left_and_entered_again_inside_a_block_ends_with_it(
-    five: Network, redlock: Redlock, hold: Hold
-) -> None:
-    with hold:
-        hold.__exit__(None, None, None)
-        lease = hold.__enter__()
-    assert lease.is_released
-    assert_free(five, redlock)
-
-
-def test_a_block_that_was_left_early_ends_with_no_block_of_another_thread(
-    five: Network, redlock: Redlock, hold: Hold
-) -> None:
-    leases: list[Lease] = []
-    with hold:
-        hold.__exit__(None, None, None)
-        in_a_thread(lambda: leases.append(hold.__enter__()))
-    assert_held(five, redlock, leases[0])
-    hold.__exit__(None, None, None)
     assert_free(five, redlock)
 
 
@@ -395,25 +349,46 @@ def test_a_cleanup_that_is_forgotten_leaves_the_next_block_alone(
     assert_free(five, redlock)
 
 
-def test_a_fresh_exit_leaves_the_newest_block_that_was_not_left(five: Network, hold: Hold) -> None:
-    enter, kept = hold.__enter__, hold.__exit__
+def test_the_exit_of_a_block_leaves_none_that_was_entered_by_hand_inside(
+    five: Network, redlock: Redlock, hold: Hold
+) -> None:
+    enter, leave = hold.__enter__, hold.__exit__
     first = enter()
     lose(five)
-    enter, kept_too = hold.__enter__, hold.__exit__
-    second = enter()
-    kept_too(None, None, None)
-    assert (first.is_released, second.is_released) == (False, True)
-    hold.__exit__(ValueError, None, None)
+    second = hold.__enter__()
+    leave(ValueError, None, None)
     assert first.is_released
-    kept(None, None, None)
+    assert_held(five, redlock, second)
+    leave(None, None, None)
+    assert_free(five, redlock)
 
 
-def test_a_fresh_exit_leaves_no_block_of_another_thread(
+def test_a_method_that_is_kept_leaves_no_block_of_another_thread(
+    five: Network, redlock: Redlock, hold: Hold
+) -> None:
+    leases: list[Lease] = []
+    enter, leave = hold.__enter__, hold.__exit__
+    enter()
+    leave(None, None, None)
+    in_a_thread(lambda: leases.append(hold.__enter__()))
+    leave(None, None, None)
+    assert_held(five, redlock, leases[0])
+    hold.__exit__(None, None, None)
+    assert_free(five, redlock)
+
+
+def test_a_with_block_is_left_by_no_exit_but_its_own(
     five: Network, redlock: Redlock, hold: Hold
 ) -> None:
     with hold as lease:
         in_a_thread(lambda: hold.__exit__(None, None, None))
+        hold.__exit__(None, None, None)
+        with ExitStack() as stack:
+            stack.push(hold)
+            with pytest.raises(LockHeld):
+                hold.__enter__()
         assert_held(five, redlock, lease)
+    assert_free(five, redlock)
 
 
 def test_an_exit_of_the_class_leaves_nothing_by_itself(

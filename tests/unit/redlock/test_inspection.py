@@ -165,40 +165,22 @@ def test_a_drop_raises_floors_above_the_highest_under_the_lock(
     assert five.floors() == [lease.token + 101] * 5
 
 
-def test_a_drop_does_not_take_the_floor_of_a_free_node(
-    five: Network, redlock: TaskLock, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_free", [False, True])
+def test_a_drop_does_not_take_the_floor_of_another(
+    five: Network, redlock: TaskLock, monkeypatch: pytest.MonkeyPatch, is_free: bool
 ) -> None:
-    """It may be of an attempt whose clock is ahead, and which was refused."""
+    """That of the next holder, or of an attempt that was refused and whose clock is ahead."""
     token = redlock.acquire("k", ttl=30.0).token + 100
     following = Lease("k", OTHER, token, 30_000, five.time + 29.0, five)
     five.nodes[0].expire()
-    five.nodes[0].raise_floor(token + 100)
+    if not is_free:
+        five.nodes[0].take(OTHER)
+    five.nodes[0].raise_floor(token + 100 * is_free)
     dropping = five.redlock()
     drop = dropping._release.drop
 
     def drop_too_late(*args: Any) -> bool:
         for node in five.nodes[1:]:
-            node.take(OTHER)
-            node.raise_floor(token)
-        return drop(*args)
-
-    monkeypatch.setattr(dropping._release, "drop", drop_too_late)
-    assert not dropping.drop("k")
-    redlock.extend(following)
-
-
-def test_a_drop_does_not_take_the_next_holder_s_floor(
-    five: Network, redlock: TaskLock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    token = redlock.acquire("k", ttl=30.0).token + 100
-    following = Lease("k", OTHER, token, 30_000, five.time + 29.0, five)
-    five.nodes[0].take(OTHER)
-    five.nodes[0].raise_floor(token)
-    dropping = five.redlock()
-    drop = dropping._release.drop
-
-    def drop_too_late(*args: Any) -> bool:
-        for node in five.nodes:
             node.take(OTHER)
             node.raise_floor(token)
         return drop(*args)

@@ -123,7 +123,7 @@ def as_grant(raw: object) -> GrantReply:
             )
         case [2, int(left)]:
             return Done(left)
-    return Failed(_unexpected(raw), is_reply=True)
+    return _failed(raw)
 
 
 def reserving(lock: str, owner: str, ttl_ms: int) -> list[tuple[Argument, ...]]:
@@ -157,9 +157,7 @@ def as_held(raws: list[object]) -> GrantReply:
             if holder is None:
                 return Busy("", 0, floor)
             return Busy(holder.decode(errors="replace"), pttl, floor, age_us)
-    return Failed(
-        _unexpected(next((raw for raw in raws if isinstance(raw, Exception)), raws)), is_reply=True
-    )
+    return _failed(next((raw for raw in raws if isinstance(raw, Exception)), raws))
 
 
 def as_reserved(owner: bytes, raws: list[object]) -> GrantReply:
@@ -175,16 +173,14 @@ def as_reserved(owner: bytes, raws: list[object]) -> GrantReply:
     if done is None and holder is None and isinstance(pttl, int):
         # The lock was released between the two commands.
         return Busy("", 0, 0)
-    return Failed(
-        _unexpected(next((raw for raw in raws if isinstance(raw, Exception)), raws)), is_reply=True
-    )
+    return _failed(next((raw for raw in raws if isinstance(raw, Exception)), raws))
 
 
 def as_ack(raw: object) -> AckReply:
     """Parse a raw reply to CONFIRM."""
     if raw == 1:
         return Acknowledged()
-    return Declined() if raw == 0 else Failed(_unexpected(raw), is_reply=True)
+    return Declined() if raw == 0 else _failed(raw)
 
 
 def as_release(raw: object) -> AckReply:
@@ -194,7 +190,7 @@ def as_release(raw: object) -> AckReply:
             return Acknowledged(raw == 1)
         case [b"released", int() as listeners] if listeners > 0:
             return Acknowledged(listeners=listeners)
-    return Failed(_unexpected(raw), is_reply=True)
+    return _failed(raw)
 
 
 def releasing(keys: tuple[str, ...], owner: str, *argv: Argument) -> list[tuple[Argument, ...]]:
@@ -223,7 +219,7 @@ def as_extend(raw: object) -> ExtendReply:
             return Occupied()
         case 0:
             return Superseded()
-    return Failed(_unexpected(raw), is_reply=True)
+    return _failed(raw)
 
 
 def as_probed(raws: list[object]) -> Refusal | Failed:
@@ -232,7 +228,7 @@ def as_probed(raws: list[object]) -> Refusal | Failed:
     if error := next((one for one in raws if isinstance(one, Exception)), None):
         return Refusal(_unexpected(error))
     if wrong := next((one for one in plain if not isinstance(one, int)), None):
-        return Failed(_unexpected(wrong), is_reply=True)
+        return _failed(wrong)
     for reply in (as_grant(grant), as_release(release)):
         if isinstance(reply, Failed):
             return reply
@@ -244,6 +240,11 @@ def as_time(raw: object) -> float | Failed:
     match raw:
         case [bytes(seconds), bytes(micros)] if _is_number(seconds) and _is_number(micros):
             return int(seconds) + int(micros) / 1e6
+    return _failed(raw)
+
+
+def _failed(raw: object) -> Failed:
+    """Return the failure of a node whose reply is an error, or none that was expected."""
     return Failed(_unexpected(raw), is_reply=True)
 
 

@@ -190,7 +190,7 @@ class LockAdmin(admin.ModelAdmin):
         return guarded
 
     def _check(self, request: HttpRequest, *more: str) -> None:
-        """Refuse whoever may not look, or lacks one of the other permissions."""
+        """Refuse a user who may not look, or who lacks one of the other permissions."""
         if not (self.has_view_permission(request) and request.user.has_perms(more)):
             raise PermissionDenied
 

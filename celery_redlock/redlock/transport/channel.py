@@ -225,6 +225,10 @@ class Channel:
         """Return all connected nodes: releases go to suspects as well."""
         return self._connections.connected()
 
+    def connecting(self) -> int:
+        """Return how many nodes are being connected to."""
+        return self._connections.connecting()
+
     def votes_in(self, index: int) -> float:
         """Return the rest of a node's restart guard, seconds; 0.0: over, or not connected."""
         connection = self._connections.by_node[index]

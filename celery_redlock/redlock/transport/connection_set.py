@@ -76,6 +76,10 @@ class ConnectionSet:
         """Return the nodes that have a connection."""
         return [index for index, connection in enumerate(self.by_node) if connection]
 
+    def connecting(self) -> int:
+        """Return how many nodes are being connected to."""
+        return len(self._connecting)
+
     def _is_short(self, now: float, *, needs_votes: bool = True) -> bool:
         """Return whether fewer than a quorum are connected, of those that vote if need be."""
         until = now if needs_votes else math.inf

@@ -55,6 +55,7 @@ class Peer(SimulatedNode):
     Attributes:
         delay: How long a command takes to it, and its reply back, seconds.
         is_up: Whether it can be reached.
+        is_connecting: Whether it cannot yet, but is being connected to.
         votes_from: Until when the restart guard silences it, seconds on the test's clock.
     """
 
@@ -62,6 +63,7 @@ class Peer(SimulatedNode):
         super().__init__(network.now)
         self.delay = 0.0
         self.is_up = True
+        self.is_connecting = False
         self.votes_from = -math.inf
         self._backlog: list[Callable[[], None]] | None = None
 
@@ -286,6 +288,10 @@ class SimulatedChannel(Channel):
     def everyone(self) -> list[int]:
         """Return all nodes that are up."""
         return [index for index in range(len(self.nodes)) if self._peer(index).is_up]
+
+    def connecting(self) -> int:
+        """Return how many nodes are being connected to."""
+        return sum(self._peer(index).is_connecting for index in range(len(self.nodes)))
 
     def votes_in(self, index: int) -> float:
         """Return for how long the restart guard silences a node."""

@@ -117,7 +117,18 @@ def test_each_node_gets_one_connection(stage: Stage) -> None:
 def test_a_node_is_not_tried_again_during_an_attempt(stage: Stage) -> None:
     stage.waiting = []
     assert stage.reconnect() == stage.reconnect() == []
-    assert len(stage.waiting) == 3
+    assert len(stage.waiting) == stage.set.connecting() == 3
+
+
+def test_a_node_is_being_connected_to_until_it_is_connected_or_down(stage: Stage) -> None:
+    stage.waiting = []
+    stage.peers[0].raises = ConnectionError()
+    stage.reconnect()
+    for left, attempt in zip((2, 1, 0), stage.waiting, strict=True):
+        attempt()
+        stage.set.adopt()
+        assert stage.set.connecting() == left
+    assert stage.set.connected() == [1, 2]
 
 
 def test_a_caller_without_patience_waits_for_no_connection(stage: Stage) -> None:

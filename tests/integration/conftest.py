@@ -66,12 +66,14 @@ def new_project(
     that stop them.
     """
     projects: list[Project] = []
+    brokers: list[Server] = []
     with ExitStack() as stack:
 
         def new(
             module: str, *, nodes: Servers | None = None, broker: str | None = None, **conf: Any
         ) -> Project:
             server = stack.enter_context(Server())
+            brokers.append(server)
             folder = tmp_path_factory.mktemp("project")
             project = Project(
                 f"tests.integration.apps.{module}",
@@ -87,6 +89,8 @@ def new_project(
         yield new
         for project in projects:
             project.ask_workers_to_end()  # all of them at once, since each takes its time
+        for server in brokers:
+            assert server.is_running, f"{server} ended with {server.process.returncode}"
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ and whatever its fixtures build on them stays as it is.
 
 from __future__ import annotations
 
-import os
 import secrets
 import signal
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from pytest_celery import RedisContainer
 
 from celery_redlock.testing import Server
+from tests.support.processes.start import kill_group
 from tests.support.processes.workers import Worker
 
 
@@ -52,8 +52,7 @@ class LocalContainer:
         if number != signal.SIGKILL:
             self._process.process.send_signal(number)
             return
-        os.killpg(self._process.pid, number)
-        self._process.process.wait()
+        kill_group(self._process.process)
 
     def restart(self, timeout: float) -> None:
         """Stop it, with the patience of its own, and start it again."""

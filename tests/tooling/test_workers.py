@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from celery import Celery
@@ -13,6 +15,7 @@ from celery import Celery
 from tests.integration.conftest import NewProject
 from tests.support.eventually import PATIENCE, eventually
 from tests.support.processes.project import Project
+from tests.support.processes.start import kill_group
 from tests.support.processes.workers import Worker, is_alive
 from tests.support.requirements import linux_only
 from tests.support.root import ROOT
@@ -61,6 +64,20 @@ def test_a_killed_worker_leaves_nobody_behind(project: Project) -> None:
     worker.kill()
     worker.kill_all()
     eventually(lambda: not any(map(is_alive, children)))
+
+
+def test_whoever_has_the_number_of_a_dead_worker_is_not_killed() -> None:
+    """There are 32,768 numbers: a file of tests that takes minutes meets one again."""
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True
+    ) as other:
+        assert os.getpgid(other.pid) == other.pid
+        dead = Mock(pid=other.pid, **{"poll.return_value": -9, "wait.return_value": -9})
+        kill_group(dead)
+        assert other.stdin
+        other.stdin.write(b"\n")
+        other.stdin.close()
+        assert other.wait() == 0
 
 
 @linux_only("kills processes with their parent")

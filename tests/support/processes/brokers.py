@@ -16,6 +16,8 @@ from celery_redlock.testing import Server, free_port
 from tests.support.eventually import eventually
 from tests.support.requirements import unmet
 
+from .start import kill_group
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -226,9 +228,7 @@ class RabbitMQ:
             os.kill(int((self._folder / "pid").read_text()), number)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_START_S)
-        with suppress(ProcessLookupError):  # nobody is left
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        kill_group(self._process)
         self._process = None
 
 

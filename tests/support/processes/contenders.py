@@ -31,6 +31,7 @@ from tests.support.whole_lines import Journal, whole_lines
 
 from .forks import keep_forked
 from .lockers import LOCKERS, TTL_S, Held
+from .start import kill_group
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -102,9 +103,7 @@ class Contenders:
         try:
             assert self._process.wait(60.0) == 0
         finally:
-            if self._process.poll() is None:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
+            kill_group(self._process)
 
     def pids(self) -> list[int]:
         """Return those that live."""

@@ -10,15 +10,14 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 
 from tests.support.root import ROOT
 
 from .inside import FOLDER_VARIABLE
 from .project import Project
+from .start import kill_group
 
 
 def crowd(
@@ -47,9 +46,7 @@ def crowd(
     try:
         assert launcher.wait(within) == 0, f"{function} has failed, as shown above"
     finally:
-        with suppress(ProcessLookupError):  # nobody is left
-            os.killpg(launcher.pid, signal.SIGKILL)
-        launcher.wait()
+        kill_group(launcher)
 
 
 def main(module: str, function: str, processes: int, arguments: list[str]) -> None:

@@ -19,8 +19,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Protocol
+
+import psutil
 
 from celery_redlock.testing.launch import launch
 from tests.support.root import ROOT
@@ -109,6 +112,18 @@ def run(
         for written in (output, errors):
             written.seek(0)
         return subprocess.CompletedProcess(command, status, output.read(), errors.read())
+
+
+def kill_group(process: Process) -> None:
+    """Kill the group that `process` leads, be it alive or not; return when it is reaped.
+
+    Once it is reaped and nobody is left of its group, the number may be another's: with 32,768 of
+    them and many processes at a time, a server could be killed in place of a worker that had ended.
+    """
+    if process.poll() is None or not psutil.pid_exists(process.pid):
+        with suppress(ProcessLookupError):  # nobody is left
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def is_alike(command: list[str], environment: Mapping[str, str]) -> bool:

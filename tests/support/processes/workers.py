@@ -26,7 +26,7 @@ import psutil
 from tests.support.eventually import PATIENCE, eventually
 
 from .inside import FOLDER_VARIABLE
-from .start import Process, start
+from .start import Process, kill_group, start
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -192,9 +192,7 @@ class Worker:
     def kill_all(self) -> None:
         """Kill its main process and its pool at once, as a machine that is lost."""
         if self._process is not None:
-            with suppress(ProcessLookupError):  # nobody is left
-                os.killpg(self.pid, signal.SIGKILL)
-            self._process.wait()
+            kill_group(self._process)
 
     def pause(self) -> None:
         """Stop all its processes from running, as a frozen virtual machine would."""

@@ -26,8 +26,6 @@ _LONGEST_ERROR = 200
 _FRESH_S = 0.1
 _LOOKS = 4
 """Reads of unsolicited data before the rest is left for later."""
-_IDLE_S = 4.5
-"""A connection that was idle for so long may be dead without a sign: firewalls forget it."""
 _LOOK_S = 1.0
 """A channel that was used and examined this recently is not examined again."""
 
@@ -51,6 +49,7 @@ class Channel:
         self._node_timeout = node_timeout
         self._connections = ConnectionSet(nodes, clock, node_timeout, connect_timeout)
         self._used_at = self._looked_at = self._prepared_at = 0.0
+        self._stays_until = 0.0
         self._patience: float | None = None
         self._needs_votes = True
         self._changes = 0
@@ -273,12 +272,9 @@ class Channel:
         is_fresh = now - self._used_at < _FRESH_S and now - self._looked_at < _LOOK_S
         if self._unconnected or (is_fresh and None not in self._connections.by_node):
             return
-        is_idle = now - max(self._used_at, self._looked_at) >= _IDLE_S
         self._looked_at = now
         close_lingering()
         self._look(now)
-        if is_idle:
-            self._connections.note_idle()
         self._reconnect(now)
 
     def _look(self, now: float) -> None:
@@ -305,9 +301,9 @@ class Channel:
     def renew(self) -> bool:
         """Replace the connections that a round without a quorum has found dead, or has missed.
 
-        They broke since `prepare`, or were idle for long before it and have answered nothing since,
-        or had not been made by then. What was written to those that were idle is not lost: if their
-        server hangs, it reads all of it in order.
+        They broke since `prepare`, or have not answered, or had not been made by then. What was
+        written to those that have not answered is not lost: if their server hangs, it reads all of
+        it in order.
 
         Returns:
             Whether that brought a quorum, without suspects: the round is worth repeating.
@@ -316,12 +312,37 @@ class Channel:
             return False
         now, changes = self._clock.now(), self._changes
         self._look(now)
-        self._connections.drop_silent()
+        self._drop_silent(now)
         self._reconnect(now, least=self._node_timeout, for_all=True)
         if self._changes == changes:
             return False
         self._hear_from_a_quorum()
         return len(self._trusted(self._clock.now())) >= self.quorum
+
+    def _drop_silent(self, now: float) -> None:
+        """Give up the connections that have not answered, if there is no quorum without them.
+
+        A firewall may have forgotten them. Or their servers hang, and new ones are no better: so
+        this happens only now and then.
+        """
+        if now < self._stays_until:
+            return
+        by_node, lately = self._connections.by_node, now - self._node_timeout
+        silent = [
+            index
+            for index, one in enumerate(by_node)
+            if one and one.sent > one.received and one.owed_since <= lately
+        ]
+        heard = [index for index in self.everyone() if index not in silent]
+        if self._needs_votes:
+            heard = self._voting(heard, now)
+        if len(heard) >= self.quorum:
+            return
+        for index in silent:
+            self._stays_until = now + GIVE_UP_S
+            if one := by_node[index]:
+                one.fail("it has not answered")
+                self._connections.drop(index)
 
     def _hear_from_a_quorum(self) -> None:
         """Wait until a quorum owes nothing: of connections that break together, one shows it first.
@@ -344,7 +365,7 @@ class Channel:
 
     def first_timeout(self, timeout: float) -> float:
         """Return how long to wait for a round that is repeated if connections are dead, seconds."""
-        if not self._connections.doubtful():
+        if self._clock.now() < self._stays_until:
             return timeout
         return max(self._node_timeout, min(timeout / 4, GIVE_UP_S))
 

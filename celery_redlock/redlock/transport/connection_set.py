@@ -70,7 +70,6 @@ class ConnectionSet:
         self._arrivals: _Arrivals = queue.SimpleQueue()
         self._connecting: set[int] = set()
         self._is_new = True
-        self._idle: list[tuple[int, NodeConnection, int]] = []
 
     def connected(self) -> list[int]:
         """Return the nodes that have a connection."""
@@ -279,30 +278,6 @@ class ConnectionSet:
                 and one.identified_at <= now - _ASK_AGAIN_S
                 and one.sent == one.received
             ):
-                self.drop(index)
-
-    def note_idle(self) -> None:
-        """Note that the connections were idle for long: a firewall may have forgotten them."""
-        self._idle = [
-            (index, connection, connection.received)
-            for index, connection in enumerate(self.by_node)
-            if connection
-        ]
-
-    def doubtful(self) -> list[int]:
-        """Return the nodes whose connection has answered nothing since it was idle."""
-        return [
-            index
-            for index, connection, received in self._idle
-            if self.by_node[index] is connection and connection.received == received
-        ]
-
-    def drop_silent(self) -> None:
-        """Drop connections that were idle for long, and have not answered what was asked since."""
-        for index in self.doubtful():
-            connection = self.by_node[index]
-            if connection and connection.sent > connection.received:
-                connection.fail("it has not answered since it was idle")
                 self.drop(index)
 
     def drop(self, index: int) -> None:

@@ -937,52 +937,76 @@ def test_without_connections_to_a_quorum_no_reply_is_waited_for(
 
 
 def test_a_slow_node_is_no_reason_for_a_new_connection(stage: Stage) -> None:
-    say_to_all(stage, b":1\r\n")
-    assert stage.ask() == [1, 1, 1]
-    stage.channel.prepare()
     stage.channel._node_timeout = 0.0
-    stage.ask()
+    for number in (0, 1):
+        stage.peers[number].says(b":1\r\n")
+    assert stage.ask(needed=3) == [1, 1, Failed("timed out after 0 ms")]
     assert not stage.channel.renew()
     assert [peer.attempts for peer in stage.peers] == [1, 1, 1]
 
 
-def test_connections_silent_after_idling_are_renewed(stage: Stage) -> None:
-    say_to_all(stage, b":1\r\n")
-    assert stage.ask() == [1, 1, 1]
-    old = [peer.end for peer in stage.peers]
-    stage.clock.leap(6)
+def ask_in_vain(stage: Stage) -> None:
+    """Ask all three, of which none answers, with a release after it."""
     stage.channel.prepare()
     stage.channel._node_timeout = 0.0
     assert set(stage.ask()) == {Failed("timed out after 0 ms")}
-    stage.ask()  # a release
+    stage.ask()
     stage.channel._node_timeout = 30.0
+
+
+def test_connections_that_do_not_answer_are_renewed(stage: Stage) -> None:
+    say_to_all(stage, b":1\r\n")
+    assert stage.ask() == [1, 1, 1]
+    old = [peer.end for peer in stage.peers]
+    ask_in_vain(stage)
+    stage.channel._node_timeout = 0.0
     assert stage.channel.renew()
     assert all(peer.end is not end for peer, end in zip(stage.peers[:2], old, strict=False))
     for end in old:
         assert end.recv(1 << 16).count(b"EVALSHA") == 3, "the release follows its grant"
 
 
-def test_a_connection_that_has_answered_since_is_not_renewed(stage: Stage) -> None:
-    stage.clock.leap(6)
-    stage.channel.prepare()
-    say_to_all(stage, b":1\r\n")
-    assert stage.ask() == [1, 1, 1]
-    stage.channel._node_timeout = 0.0
-    stage.ask()
+def test_what_was_asked_a_moment_ago_is_not_silent(stage: Stage) -> None:
+    ask_in_vain(stage)
     assert not stage.channel.renew()
+    assert [peer.attempts for peer in stage.peers] == [1, 1, 1]
 
 
-def test_a_first_round_after_idling_has_a_part_of_the_time(stage: Stage) -> None:
-    stage.channel._node_timeout = 0.05
-    assert stage.channel.first_timeout(8.0) == 8.0
+def test_a_guarded_node_is_none_of_those_that_answer(stage: Stage) -> None:
+    stage.channel._node_timeout = 0.0
+    for number in (0, 1):
+        stage.peers[number].says(b":1\r\n")
+    connection_to(stage, 0).votes_from = stage.clock.now() + 60.0
+    stage.ask(needed=3)
+    stage.channel.renew()
+    assert [peer.attempts for peer in stage.peers] == [1, 1, 2]
+
+
+def test_servers_that_hang_are_connected_to_now_and_then(stage: Stage) -> None:
+    """New connections to them are no better: they cost a caller time, and the servers work."""
+
+    def attempts_after_renewal() -> list[int]:
+        ask_in_vain(stage)
+        stage.channel._node_timeout = 0.0
+        stage.channel.renew()
+        return [peer.attempts for peer in stage.peers]
+
+    assert attempts_after_renewal() == [2, 2, 2]
+    assert attempts_after_renewal() == [2, 2, 2]
     stage.clock.leap(6)
-    stage.channel.prepare()
+    stage.channel.close()
+    assert attempts_after_renewal() == [4, 4, 4], "one for the channel that was closed"
+
+
+def test_a_first_round_has_a_part_of_the_time(stage: Stage) -> None:
+    stage.channel._node_timeout = 0.05
     assert stage.channel.first_timeout(8.0) == 2.0
     assert stage.channel.first_timeout(0.1) == 0.05
     assert stage.channel.first_timeout(600.0) == 5.0, "then the connection is given up"
-    say_to_all(stage, b":1\r\n")
-    assert stage.ask() == [1, 1, 1]
-    assert stage.channel.first_timeout(8.0) == 8.0
+    ask_in_vain(stage)
+    stage.channel._node_timeout = 0.0
+    stage.channel.renew()
+    assert stage.channel.first_timeout(8.0) == 8.0, "it will not be renewed again so soon"
 
 
 # ---- making connections

@@ -2,7 +2,7 @@
 
 Write to all, poll, read until the outcome is certain, leave the rest owed. A reply that no round
 waits for is *owed*: it is read before the replies of the next round count. A connection that owes
-replies for longer than the node timeout is *suspect*: rounds that can reach a quorum without it
+replies for the node timeout or longer is *suspect*: rounds that can reach a quorum without it
 skip it, and only releases are still written to it. What has arrived is read before that is judged.
 """
 
@@ -217,7 +217,7 @@ class Channel:
             for index, connection in enumerate(self._connections.by_node)
             if connection
             and not connection.is_blocked
-            and (connection.sent == connection.received or connection.owed_since >= lately)
+            and (connection.sent == connection.received or connection.owed_since > lately)
         ]
 
     def everyone(self) -> list[int]:
@@ -327,21 +327,13 @@ class Channel:
         """
         if now < self._stays_until:
             return
-        by_node, lately = self._connections.by_node, now - self._node_timeout
-        silent = [
-            index
-            for index, one in enumerate(by_node)
-            if one and one.sent > one.received and one.owed_since <= lately
-        ]
-        heard = [index for index in self.everyone() if index not in silent]
-        if self._needs_votes:
-            heard = self._voting(heard, now)
-        if len(heard) >= self.quorum:
+        trusted = self._trusted(now)
+        if len(self._voting(trusted, now) if self._needs_votes else trusted) >= self.quorum:
             return
-        for index in silent:
-            self._stays_until = now + GIVE_UP_S
-            if one := by_node[index]:
-                one.fail("it has not answered")
+        for index, connection in enumerate(self._connections.by_node):
+            if connection and index not in trusted:
+                self._stays_until = now + GIVE_UP_S
+                connection.fail("it has not answered")
                 self._connections.drop(index)
 
     def _hear_from_a_quorum(self) -> None:

@@ -972,14 +972,18 @@ def test_what_was_asked_a_moment_ago_is_not_silent(stage: Stage) -> None:
     assert [peer.attempts for peer in stage.peers] == [1, 1, 1]
 
 
-def test_a_guarded_node_is_none_of_those_that_answer(stage: Stage) -> None:
+@pytest.mark.parametrize(("needs_votes", "attempts"), [(True, 2), (False, 1)])
+def test_a_guarded_node_is_none_of_those_that_have_to_answer(
+    stage: Stage, needs_votes: bool, attempts: int
+) -> None:
+    stage.channel.prepare(needs_votes=needs_votes)
     stage.channel._node_timeout = 0.0
     for number in (0, 1):
         stage.peers[number].says(b":1\r\n")
     connection_to(stage, 0).votes_from = stage.clock.now() + 60.0
     stage.ask(needed=3)
     stage.channel.renew()
-    assert [peer.attempts for peer in stage.peers] == [1, 1, 2]
+    assert [peer.attempts for peer in stage.peers] == [1, 1, attempts]
 
 
 def test_servers_that_hang_are_connected_to_now_and_then(stage: Stage) -> None:

@@ -225,7 +225,7 @@ class Channel:
         return self._connections.connected()
 
     def connecting(self) -> int:
-        """Return how many nodes are being connected to."""
+        """Return how many nodes without a connection are being connected to."""
         return self._connections.connecting()
 
     def votes_in(self, index: int) -> float:
@@ -289,14 +289,18 @@ class Channel:
 
     def _reconnect(self, now: float, least: float = 0.0, *, for_all: bool = False) -> None:
         if None in self._connections.by_node:
-            longest = self._connections.patience
-            if self._patience is not None:
-                longest = min(self._patience, longest)
-            patience = max(least, self._prepared_at + longest - now)
+            patience = self._patience_from(now, least)
             self._connections.reconnect(
                 now, patience, for_all=for_all, needs_votes=self._needs_votes
             )
         self._changes = self._connections.dropped + self._connections.adopted
+
+    def _patience_from(self, now: float, least: float) -> float:
+        """Return how long the caller may still wait for connections, but at least `least`, s."""
+        longest = self._connections.patience
+        if self._patience is not None:
+            longest = min(self._patience, longest)
+        return max(least, self._prepared_at + longest - now)
 
     def renew(self) -> bool:
         """Replace the connections that a round without a quorum has found dead, or has missed.
@@ -312,15 +316,15 @@ class Channel:
             return False
         now, changes = self._clock.now(), self._changes
         self._look(now)
-        self._drop_silent(now)
+        self._replace_silent(now)
         self._reconnect(now, least=self._node_timeout, for_all=True)
         if self._changes == changes:
             return False
         self._hear_from_a_quorum()
         return len(self._trusted(self._clock.now())) >= self.quorum
 
-    def _drop_silent(self, now: float) -> None:
-        """Give up the connections that have not answered, if there is no quorum without them.
+    def _replace_silent(self, now: float) -> None:
+        """Replace connections that have not answered, if there is no quorum without them.
 
         A firewall may have forgotten them. Or their servers hang, and new ones are no better: so
         this happens only now and then.
@@ -328,13 +332,10 @@ class Channel:
         if now < self._stays_until:
             return
         trusted = self._trusted(now)
-        if len(self._voting(trusted, now) if self._needs_votes else trusted) >= self.quorum:
-            return
-        for index, connection in enumerate(self._connections.by_node):
-            if connection and index not in trusted:
-                self._stays_until = now + GIVE_UP_S
-                connection.fail("it has not answered")
-                self._connections.drop(index)
+        if len(self._voting(trusted, now) if self._needs_votes else trusted) < self.quorum:
+            self._stays_until = now + GIVE_UP_S
+            silent = [index for index in self.everyone() if index not in trusted]
+            self._connections.replace(silent, now, self._patience_from(now, self._node_timeout))
 
     def _hear_from_a_quorum(self) -> None:
         """Wait until a quorum owes nothing: of connections that break together, one shows it first.

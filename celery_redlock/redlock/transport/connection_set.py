@@ -76,8 +76,8 @@ class ConnectionSet:
         return [index for index, connection in enumerate(self.by_node) if connection]
 
     def connecting(self) -> int:
-        """Return how many nodes are being connected to."""
-        return len(self._connecting)
+        """Return how many nodes without a connection are being connected to."""
+        return sum(self.by_node[index] is None for index in self._connecting)
 
     def _is_short(self, now: float, *, needs_votes: bool = True) -> bool:
         """Return whether fewer than a quorum are connected, of those that vote if need be."""
@@ -200,6 +200,24 @@ class ConnectionSet:
             self.adopt(left)
         self._is_new = False
 
+    def replace(self, silent: Iterable[int], now: float, patience: float) -> None:
+        """Connect anew to nodes that do not answer.
+
+        Who can't be connected to keeps its connection: its server may hang, and calls that use it
+        fail sooner than those that wait for another one.
+
+        Args:
+            silent: The nodes; each has a connection.
+            now: Time, seconds on the clock.
+            patience: Longest wait for that, seconds.
+        """
+        for index in silent:
+            if index not in self._connecting:
+                self._start_connecting(index)
+        ends_at = now + min(patience, max(self._node_timeout, _HANGS_S))
+        while self._connecting and (left := ends_at - self._clock.now()) > 0:
+            self.adopt(left)
+
     def _start_connecting(self, index: int) -> None:
         self._connecting.add(index)
         self._nodes[index].attempt_begins(self._clock.now())
@@ -239,6 +257,9 @@ class ConnectionSet:
             patience = 0.0
             self._connecting.discard(index)
             if connection:
+                if before := self.by_node[index]:
+                    before.fail("it has not answered")
+                    self.drop(index)
                 self._drop_another_to(connection.run_id)
                 self.by_node[index] = connection
                 self.adopted += 1

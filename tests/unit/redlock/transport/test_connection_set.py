@@ -299,6 +299,51 @@ def test_a_server_at_two_addresses_has_one_connection(stage: Stage) -> None:
 # ---- connections that were missed
 
 
+def test_a_silent_connection_is_replaced_by_the_next_one(stage: Stage) -> None:
+    assert stage.reconnect() == [0, 1, 2]
+    before = stage.set.by_node.copy()
+    assert before[0]
+    stage.waiting = []
+    stage.set.replace([0, 1], stage.clock.now(), patience=0.0)
+    stage.set.replace([0], stage.clock.now(), patience=0.0)
+    assert stage.set.by_node == before, "until there is another one"
+    assert stage.set.connecting() == 0
+    [first, _] = stage.waiting
+    first()
+    assert stage.reconnect() == [0, 1, 2]
+    assert [one is old for one, old in zip(stage.set.by_node, before, strict=True)] == [
+        False, True, True,
+    ]  # fmt: skip
+    assert before[0].closed == "it has not answered"
+    assert stage.peers[0].error is None, "the path may be to blame"
+    assert sorted(stage.set.index_of.values()) == [0, 1, 2]
+
+
+def test_a_silent_connection_stays_if_there_is_no_other(stage: Stage) -> None:
+    assert stage.reconnect() == [0, 1, 2]
+    before = stage.set.by_node.copy()
+    stage.peers[0].raises = ConnectionError()
+    stage.set.replace([0], stage.clock.now(), patience=1.0)
+    assert stage.set.by_node == before
+
+
+@pytest.mark.parametrize(("patience", "waits"), [(0.2, 0.2), (9.0, 0.5)])
+def test_a_connection_in_place_of_a_silent_one_is_waited_for(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, patience: float, waits: float
+) -> None:
+    stage.reconnect()
+    stage.waiting = []
+    waited: list[float] = []
+
+    def adopt(seconds: float) -> None:
+        waited.append(seconds)
+        stage.clock.move(seconds)
+
+    monkeypatch.setattr(stage.set, "adopt", adopt)
+    stage.set.replace([0], stage.clock.now(), patience)
+    assert waited == [pytest.approx(waits)]
+
+
 def test_a_missed_node_is_connected_to_beside_a_quorum(stage: Stage) -> None:
     assert stage.reconnect() == [0, 1, 2]
     connection = stage.set.by_node[0]

@@ -11,6 +11,9 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from celery_redlock.redlock.protocol.quorum import Verdict, extend_verdict, majority
+from celery_redlock.redlock.protocol.replies import Extended, Healed
+
 from .explorer import Step
 
 TTL: Final = 2
@@ -18,7 +21,7 @@ TTL: Final = 2
 GUARD: Final = 2
 """Ticks without a vote after a restart."""
 NODES: Final = 3
-QUORUM: Final = 2
+QUORUM: Final = majority(NODES)
 NOBODY, LEASE, RIVAL = 0, 1, 2
 """Owners. Each one's token is its number."""
 NEVER: Final = -9
@@ -146,13 +149,14 @@ class Extensions:
             return _with(state, number, node)
         renewed = node._replace(owner=LEASE, ends=state.now + TTL, floor=LEASE)
         after = _with(state, number, renewed)
-        if not (votes and is_held and node.owner == LEASE):
-            return after
-        extended = state.extended + 1
+        is_renewed = is_held and node.owner == LEASE
+        before, reply = [Extended()] * state.extended, Extended() if is_renewed else Healed()
+        silent = [None] * (NODES - len(before) - 1)
+        verdict = extend_verdict([*before, reply, *silent], () if votes else [len(before)])
         # A lease that is over is never extended.
-        if extended < QUORUM or state.now >= state.deadline:
-            return after._replace(extended=extended)
-        return after._replace(extended=extended, deadline=state.sent_at + TTL)
+        if verdict is Verdict.REACHED and state.now < state.deadline:
+            after = after._replace(deadline=state.sent_at + TTL)
+        return after._replace(extended=state.extended + (votes and is_renewed))
 
 
 def _with(state: State, number: int, node: Node) -> State:

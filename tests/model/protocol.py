@@ -13,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 
-from . import scripts
+from celery_redlock.redlock.protocol.quorum import Verdict, majority
+
+from . import rounds, scripts
 from .explorer import Step
 from .promises import Promise
 from .state import (
@@ -41,6 +43,8 @@ Move = tuple[Step, State]
 
 ROUND_OF = {GRANT: Phase.GRANTING, CONFIRM: Phase.CONFIRMING, EXTEND: Phase.EXTENDING}
 """The phase in which a reply to a message is waited for."""
+ENDS = {Verdict.REACHED: Phase.EXTENDED, Verdict.LOST: Phase.LOST}
+"""The phase after a verdict on an extension."""
 
 
 class LockProtocol:
@@ -52,8 +56,7 @@ class LockProtocol:
         self.promises = tuple(promises)
         self.retried = {attempt.retry_of for attempt in scope.attempts}
         self.owners = scope.owners
-        self.confirmations = scope.quorum - (not rules.confirmed_by_majority)
-        self.enough_gone = 1 if rules.lost is Lost.ONE_RAISED_FLOOR else scope.quorum
+        self.confirmations = majority(scope.nodes) - (not rules.confirmed_by_majority)
         self.proposals = (0,) if scope.clocks is None else scripts.EXTREME_PROPOSALS
         self.instants = (0,) if scope.clocks is None else scope.clocks.instants
 
@@ -133,42 +136,44 @@ class LockProtocol:
             return
         drop, quorum = self.rules.drop, self.scope.quorum
         for size in range(quorum, self.scope.nodes + 1):
-            for reporting in combinations(state.nodes, size):
-                owners = [node.owner for node in reporting]
-                if owners.count(owner) < (1 if drop is Drop.WITHOUT_MAJORITY else quorum):
+            for reporting in combinations(range(self.scope.nodes), size):
+                stored = tuple(
+                    node[:2] if number in reporting else None
+                    for number, node in enumerate(state.nodes)
+                )
+                naming = sum(one is not None and one[0] == owner for one in stored)
+                if naming < (1 if drop is Drop.WITHOUT_MAJORITY else quorum):
                     continue
                 token = 0
-                if drop is not Drop.BY_CLOCK:
-                    is_any = drop is Drop.ALL_FLOORS
-                    token = max(each.floor for each in reporting if is_any or each.owner == owner)
+                if drop is Drop.ALL_FLOORS:
+                    token = max(one[1] for one in stored if one)
+                elif drop is not Drop.BY_CLOCK:
+                    token = rounds.token_of_drop(stored, owner)
                 begun = Client(Phase.RELEASING, token, 0, 0)
                 yield ("drops", attempt, -1), new_round(state, attempt, begun, RELEASE)
 
     def _decide(self, state: State, attempt: int, client: Client) -> Iterator[Move]:
         """ACQUIRE 3: whichever majority of grants was read, T is their maximum."""
-        granting = [number for number, node in enumerate(state.nodes) if node.replies[attempt]]
-        for size in range(self.scope.quorum, len(granting) + 1):
-            for counted in combinations(granting, size):
-                yield ("decides", attempt, -1), self._decided(state, attempt, client, counted)
+        granted = tuple([node.replies[attempt] for node in state.nodes])
+        for decision in rounds.decisions(granted):
+            yield ("decides", attempt, -1), self._decided(state, attempt, client, decision)
 
     def _decided(
-        self, state: State, attempt: int, client: Client, counted: tuple[int, ...]
+        self, state: State, attempt: int, client: Client, decision: rounds.Decision
     ) -> State:
         """Return the state after T was taken from the counted grants."""
-        tokens = {number: state.nodes[number].replies[attempt] for number in counted}
-        token = max(tokens.values())
-        confirmed = sum(granted == token for granted in tokens.values())
-        if token == NO_TOKEN:
+        token, already, confirmed, behind = decision
+        client = client._replace(token=token)
+        if self.rules.confirm is Confirm.NEVER_ASKED or already >= self.confirmations:
             return new_round(state, attempt, client._replace(phase=Phase.HELD))
-        if self.rules.confirm is Confirm.NEVER_ASKED or confirmed >= self.confirmations:
-            return new_round(state, attempt, client._replace(phase=Phase.HELD, token=token))
-        after = new_round(state, attempt, client._replace(phase=Phase.CONFIRMING, token=token))
-        for number, granted in tokens.items():
+        after = new_round(state, attempt, client._replace(phase=Phase.CONFIRMING))
+        for number in confirmed:
             node = after.nodes[number]
-            if granted == token:
-                node = node._replace(replies=put(node.replies, attempt, token))
-            else:
-                node = node._replace(wire=put(node.wire, attempt, node.wire[attempt] | CONFIRM))
+            node = node._replace(replies=put(node.replies, attempt, token))
+            after = with_node(after, number, node)
+        for number in behind:
+            node = after.nodes[number]
+            node = node._replace(wire=put(node.wire, attempt, node.wire[attempt] | CONFIRM))
             after = with_node(after, number, node)
         return after
 
@@ -252,14 +257,27 @@ class LockProtocol:
             return with_node(state, number, node)
         node = node._replace(replies=put(node.replies, attempt, reply))
         after = with_node(state, number, node)
-        alike = sum(each.replies[attempt] == reply for each in after.nodes)
-        if reply == GONE and alike >= self.enough_gone:
-            return new_round(after, attempt, client._replace(phase=Phase.LOST))
-        if message == CONFIRM and alike >= self.confirmations:
+        if message == CONFIRM and self._is_confirmed(after, attempt):
             return new_round(after, attempt, client._replace(phase=Phase.HELD))
-        if message == EXTEND and reply != GONE and alike >= self.scope.quorum:
-            return new_round(after, attempt, client._replace(phase=Phase.EXTENDED))
+        if message == EXTEND and (phase := self._end_of_extension(after, attempt)):
+            return new_round(after, attempt, client._replace(phase=phase))
         return after
+
+    def _is_confirmed(self, state: State, attempt: int) -> bool:
+        """Return whether enough nodes have the token."""
+        confirmed = sum(node.replies[attempt] != 0 for node in state.nodes)
+        if not self.rules.confirmed_by_majority:
+            return confirmed >= self.confirmations
+        return rounds.is_confirmed(self.scope.nodes, confirmed)
+
+    def _end_of_extension(self, state: State, attempt: int) -> Phase | None:
+        """Return how an extension ends, None if it goes on."""
+        replies = [node.replies[attempt] for node in state.nodes]
+        gone = replies.count(GONE)
+        if gone and self.rules.lost is Lost.ONE_RAISED_FLOOR:
+            return Phase.LOST
+        extended = len(replies) - gone - replies.count(0)
+        return ENDS.get(rounds.extension(len(replies), extended, gone))
 
     def _mishaps(self, state: State, number: int, node: Node) -> Iterator[Move]:
         """A lock expires; a node forgets everything."""

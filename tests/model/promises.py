@@ -81,11 +81,16 @@ def a_dropped_lease_is_never_backed_again(state: State, quorum: int) -> bool:
     return not is_dropped or not _is_backed(state, 0, state.clients[0], quorum)
 
 
-def a_drop_ends_no_other_lease(state: State, quorum: int) -> bool:
-    """Lease 1 is lost only if attempt 0, which is dropped, has completed with a higher token."""
-    first, second, _ = state.clients
-    return second.phase is not Phase.LOST or (
-        first.phase >= Phase.HELD and first.token > second.token
+def a_drop_ends_no_lease_that_came_after(state: State, quorum: int) -> bool:
+    """Lease 1, if later than 0 and backed by a majority, is above the token of the drop of 0.
+
+    Else the floors that the drop is about to raise would be above that lease.
+    """
+    first, second, drop = state.clients
+    return not (
+        second.phase >= Phase.HELD
+        and first.token < second.token <= drop.token
+        and _is_backed(state, 1, second, quorum)
     )
 
 

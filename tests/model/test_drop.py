@@ -8,12 +8,14 @@ from __future__ import annotations
 import pytest
 
 from . import promises
+from .state import Phase
 from .variants import Attempt, Drop, Rules, Scope
-from .verdicts import EXTENDING_A, EXTENDING_B, A, B, explored
+from .verdicts import EXTENDING_A, RESERVATION, A, B, explored, together
 
 D = Attempt("D", drops=0)
 STAYS_DROPPED = promises.a_dropped_lease_is_never_backed_again
-SPARES = promises.a_drop_ends_no_other_lease
+SPARES = promises.a_drop_ends_no_lease_that_came_after
+AMONG_LEASES = Scope(attempts=(A, B, D), expiries=2)
 
 
 def test_a_token_below_the_floors_lets_a_lease_come_back() -> None:
@@ -26,7 +28,7 @@ def test_a_token_below_the_floors_lets_a_lease_come_back() -> None:
 
 def test_floors_without_a_majority_let_a_lease_come_back() -> None:
     """Where only a minority names the owner, its token may be higher on a node not heard."""
-    scope = Scope(attempts=(EXTENDING_A, B, D), leap=2, expiries=1)
+    scope = Scope(attempts=(EXTENDING_A, RESERVATION, D), leap=2, expiries=1)
     found = explored(scope, STAYS_DROPPED, rules=Rules(drop=Drop.WITHOUT_MAJORITY))
     assert found.violation == STAYS_DROPPED.__name__, str(found)
 
@@ -41,7 +43,12 @@ def test_a_dropped_lease_that_a_majority_names_stays_so() -> None:
     assert found.holds, str(found)
 
 
+def test_the_floor_of_any_node_ends_the_lease_that_comes_after() -> None:
+    found = explored(AMONG_LEASES, SPARES, rules=Rules(drop=Drop.ALL_FLOORS))
+    assert found.violation == SPARES.__name__, str(found)
+
+
 def test_a_drop_spares_the_lease_that_comes_after() -> None:
-    found = explored(Scope(attempts=(A, EXTENDING_B, D), expiries=1), SPARES)
+    found = explored(AMONG_LEASES, SPARES)
     assert found.holds, str(found)
-    assert found.fired["drops"]
+    assert together(found, Phase.HELD, Phase.HELD, Phase.RELEASING)

@@ -29,7 +29,7 @@ from celery_redlock.redlock.transport.handshake import Server
 from celery_redlock.redlock.transport.restart_guard import Identity, RestartGuard, Sighting
 from tests.support.fakes.fake_clock import FakeClock
 
-from . import extensions, identities
+from . import extensions, identities, rounds
 from .identities import NEVER, NOBODY, Identities, Look, Shared, State
 from .test_protocol import SKEW, WITHIN_SKEW_OF_TRUE_TIME, uncertainty
 from .variants import Scope
@@ -41,6 +41,19 @@ every_number = pytest.mark.parametrize("nodes", [3, 4])
 
 def test_a_majority_is_the_model_s() -> None:
     assert all(majority(nodes) == Scope(nodes=nodes).quorum for nodes in range(1, 10))
+
+
+@every_number
+def test_any_majority_of_grants_is_enough_and_no_less(nodes: int) -> None:
+    for granted in product((0, 1, 2), repeat=nodes):
+        granting = [number for number, token in enumerate(granted) if token]
+        majorities = [
+            counted
+            for size in range(Scope(nodes=nodes).quorum, nodes + 1)
+            for counted in combinations(granting, size)
+        ]
+        decided = [tuple(sorted(one.confirmed + one.behind)) for one in rounds.decisions(granted)]
+        assert decided == majorities, granted
 
 
 @every_number
@@ -67,7 +80,10 @@ def test_an_extension_ends_as_it_was_decided_to(nodes: int) -> None:
         votes = sum(
             isinstance(one, Extended) and at not in guarded for at, one in enumerate(replies)
         )
-        assert (verdict is Verdict.REACHED) == (votes >= Scope(nodes=nodes).quorum)
+        left = nodes - sum(isinstance(one, Superseded) for one in replies)
+        quorum = Scope(nodes=nodes).quorum
+        assert (verdict is Verdict.REACHED) == (votes >= quorum), (replies, guarded)
+        assert (verdict is Verdict.LOST) == (left < quorum), (replies, guarded)
         if verdict is not Verdict.PENDING:
             assert extend_verdict(_without_votes(replies, guarded)) is verdict, (replies, guarded)
 

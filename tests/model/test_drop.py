@@ -49,6 +49,7 @@ def test_the_floor_of_any_node_ends_the_lease_that_comes_after() -> None:
 
 
 def test_a_drop_spares_the_lease_that_comes_after() -> None:
+    """But not if a node granted the dropped lease late, above its token: with a leap of 2."""
     found = explored(AMONG_LEASES, SPARES)
     assert found.holds, str(found)
     assert together(found, Phase.HELD, Phase.HELD, Phase.RELEASING)

@@ -262,8 +262,8 @@ class Redlock(Parts):
     def _drop(self, key: str, owner: str, author: str) -> bool:
         """Release `key` if `owner` holds it, by the one rule for releases by others.
 
-        The floors are raised above the highest one that a majority reports, so that no renewal
-        revives the lock. This process's own clock has no part in that.
+        The floors are raised above the highest one under that owner's lock, so that no renewal
+        revives it. This process's own clock has no part in that.
         """
         # A reservation is never renewed, and the floor under it is that of an earlier lease.
         if is_reservation(owner):

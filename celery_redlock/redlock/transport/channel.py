@@ -152,6 +152,7 @@ class Channel:
             self._handle_errors(index, connection, first, raws, now, in_flight)
         if in_flight and connection.received > in_flight.first[index]:
             in_flight.take(index, first, raws)
+            connection.is_proven = True
         is_babbling = connection.received > connection.sent and connection.refuse_surplus()
         if connection.closed:
             self._connections.drop(index)
@@ -327,14 +328,18 @@ class Channel:
         """Replace connections that have not answered, if there is no quorum without them.
 
         A firewall may have forgotten them. Or their servers hang, and new ones are no better: so
-        this happens only now and then.
+        one that has not answered in time since is replaced only now and then.
         """
-        if now < self._stays_until:
-            return
         trusted = self._trusted(now)
-        if len(self._voting(trusted, now) if self._needs_votes else trusted) < self.quorum:
+        if len(self._voting(trusted, now) if self._needs_votes else trusted) >= self.quorum:
+            return
+        silent = [
+            index
+            for index, one in enumerate(self._connections.by_node)
+            if one and index not in trusted and (one.is_proven or now >= self._stays_until)
+        ]
+        if silent:
             self._stays_until = now + GIVE_UP_S
-            silent = [index for index in self.everyone() if index not in trusted]
             self._connections.replace(silent, now, self._patience_from(now, self._node_timeout))
 
     def _hear_from_a_quorum(self) -> None:
@@ -358,7 +363,8 @@ class Channel:
 
     def first_timeout(self, timeout: float) -> float:
         """Return how long to wait for a round that is repeated if connections are dead, seconds."""
-        if self._clock.now() < self._stays_until:
+        are_proven = any(one and one.is_proven for one in self._connections.by_node)
+        if not are_proven and self._clock.now() < self._stays_until:
             return timeout
         return max(self._node_timeout, min(timeout / 4, GIVE_UP_S))
 

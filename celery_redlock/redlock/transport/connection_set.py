@@ -212,6 +212,8 @@ class ConnectionSet:
             patience: Longest wait for that, seconds.
         """
         for index in silent:
+            if one := self.by_node[index]:
+                one.is_proven = False
             if index not in self._connecting:
                 self._start_connecting(index)
         ends_at = now + min(patience, max(self._node_timeout, _HANGS_S))

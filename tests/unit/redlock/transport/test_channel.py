@@ -989,17 +989,31 @@ def test_a_guarded_node_is_none_of_those_that_have_to_answer(
 def test_servers_that_hang_are_connected_to_now_and_then(stage: Stage) -> None:
     """New connections to them are no better: they cost a caller time, and the servers work."""
 
-    def attempts_after_renewal() -> list[int]:
-        ask_in_vain(stage)
-        stage.channel._node_timeout = 0.0
-        stage.channel.renew()
-        return [peer.attempts for peer in stage.peers]
-
-    assert attempts_after_renewal() == [2, 2, 2]
-    assert attempts_after_renewal() == [2, 2, 2]
+    assert attempts_after_renewal(stage) == [2, 2, 2]
+    assert attempts_after_renewal(stage) == [2, 2, 2]
+    say_to_all(stage, b":1\r\n" * 2)  # too late
+    assert attempts_after_renewal(stage) == [2, 2, 2]
     stage.clock.leap(6)
     stage.channel.close()
-    assert attempts_after_renewal() == [4, 4, 4], "one for the channel that was closed"
+    assert attempts_after_renewal(stage) == [4, 4, 4], "one for the channel that was closed"
+
+
+def test_servers_that_have_answered_are_connected_to_at_once(stage: Stage) -> None:
+    """They do not hang: the firewall has forgotten their connections again."""
+    assert attempts_after_renewal(stage) == [2, 2, 2]
+    for number in (0, 1):
+        stage.peers[number].says(b":1\r\n")
+    assert stage.ask(needed=2)[:2] == [1, 1]
+    assert attempts_after_renewal(stage) == [3, 3, 2]
+    assert attempts_after_renewal(stage) == [3, 3, 2]
+
+
+def attempts_after_renewal(stage: Stage) -> list[int]:
+    """Return how often each node has been connected to after a round in vain."""
+    ask_in_vain(stage)
+    stage.channel._node_timeout = 0.0
+    stage.channel.renew()
+    return [peer.attempts for peer in stage.peers]
 
 
 def test_a_first_round_has_a_part_of_the_time(stage: Stage) -> None:
@@ -1011,6 +1025,9 @@ def test_a_first_round_has_a_part_of_the_time(stage: Stage) -> None:
     stage.channel._node_timeout = 0.0
     stage.channel.renew()
     assert stage.channel.first_timeout(8.0) == 8.0, "it will not be renewed again so soon"
+    stage.peers[1].says(b":1\r\n")
+    stage.ask(needed=1)
+    assert stage.channel.first_timeout(8.0) == 2.0
 
 
 # ---- making connections

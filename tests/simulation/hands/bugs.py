@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from celery_redlock.redlock.errors import LeaseLost
-from celery_redlock.redlock.hold import Hold, _LookedUp
+from celery_redlock.redlock.hold import Hold, _Block, _here, _LookedUp
 from celery_redlock.redlock.lease import Lease, lost_in_block, release_at_end
 from celery_redlock.redlock.release import Release
 from celery_redlock.redlock.threads import callbacks
@@ -123,3 +123,42 @@ def _second_release_is_a_loss(patch: pytest.MonkeyPatch) -> None:
         release(self, lease, *args, **how)
 
     patch.setattr(Release, "release", release_alone)
+
+
+@_bug
+def _kept_exit_serves_one_block(patch: pytest.MonkeyPatch) -> None:
+    """A method ``__exit__`` that was kept leaves the block for which it was looked up, only."""
+    patch.setattr(Hold, "leave_own", Hold.leave)
+
+
+@_bug
+def _pushed_exit_is_that_of_the_next_block(patch: pytest.MonkeyPatch) -> None:
+    """A block that is entered by hand is that of a stack on which another `Hold` was pushed."""
+
+    def take(self: Any, hold: Hold | None) -> _Block | None:
+        reference, self.block = self.block, None
+        block: _Block | None = reference() if reference else None
+        return block if block and block.hold in (None, hold) else None
+
+    patch.setattr(_LookedUp, "take", take)
+
+
+@_bug
+def _exit_by_hand_leaves_a_with_block(patch: pytest.MonkeyPatch) -> None:
+    """An exit by hand that has nothing to leave leaves the newest other block of its thread."""
+    enter, by_hand = Hold._enter, Hold._entered_by_hand
+    others: list[tuple[Hold, weakref.ref[_Block]]] = []
+
+    def enter_and_note(self: Hold, looked_up: _Block | None) -> Lease:
+        lease = enter(self, looked_up)
+        if looked_up:
+            others.append((self, weakref.ref(looked_up)))
+        return lease
+
+    def leave_any(self: Hold) -> _Block | None:
+        blocks = [reference() for hold, reference in reversed(others) if hold is self]
+        own = [block for block in blocks if block and block.lease and block.entered_in == _here()]
+        return by_hand(self) or next(iter(own), None)
+
+    patch.setattr(Hold, "_enter", enter_and_note)
+    patch.setattr(Hold, "_entered_by_hand", leave_any)

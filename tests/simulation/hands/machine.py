@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from hypothesis import strategies as st
@@ -29,6 +30,7 @@ from tests.support.faults.strikes import Striker, Struck
 from .stage import Stage, in_a_child
 
 T = TypeVar("T")
+Leave = Callable[[type[BaseException] | None], object]
 
 KEYS = ("a", "b")
 TTL = 20.0
@@ -44,6 +46,7 @@ ERRORS: dict[str, type[BaseException]] = {
     "KeyboardInterrupt": KeyboardInterrupt,
     "GeneratorExit": GeneratorExit,
 }
+BY = st.sampled_from(["with", "with", "stack", "push", "hand", "pair", "pair"])
 OBSERVES = st.sampled_from(["nothing", *ERRORS, "acquire", "close"])
 CALLS = st.sampled_from(["release", "extend", "ensure"])
 CALLS_BACK = st.sampled_from(["nothing", *ERRORS, "acquire", "close", "enter", "release", "extend"])
@@ -59,11 +62,21 @@ class Client:
 
 @dataclass(eq=False)
 class Kept:
-    """A `Hold`, its client and its key."""
+    """A `Hold`, its client and its key.
+
+    Attributes:
+        pair: Its methods ``__enter__`` and ``__exit__``, as somebody has looked them up and kept.
+    """
 
     hold: Hold
     client: Client
     key: str
+    pair: tuple[Callable[[], Lease], Callable[..., object]] | None = None
+
+    def methods(self) -> tuple[Callable[[], Lease], Callable[..., object]]:
+        """Return the pair; look it up the first time."""
+        self.pair = self.pair or (self.hold.__enter__, self.hold.__exit__)
+        return self.pair
 
 
 @dataclass(eq=False)
@@ -73,9 +86,10 @@ class Held:
     Attributes:
         lease: The lease.
         leave: Ends it; None: by its own methods.
-        by: How it was entered: with, stack, hand or acquire.
+        by: How it was entered: with, stack, push, hand, pair or acquire.
         kept: The `Hold` of its block.
         user: Thread that has entered it.
+        has_own_exit: Whether its ``__exit__`` was looked up before: no other one leaves it.
         is_taken: Whether a step took it away, or lets it expire.
         is_renewed: Whether a keeper renews it.
         blocks: Blocks of the lease itself that are open.
@@ -85,8 +99,9 @@ class Held:
     by: str
     user: str
     client: Client
-    leave: Callable[[type[BaseException] | None], object] | None = None
+    leave: Leave | None = None
     kept: Kept | None = None
+    has_own_exit: bool = False
     is_taken: bool = False
     is_renewed: bool = True
     blocks: list[Generator[None]] = field(default_factory=list)
@@ -176,15 +191,16 @@ class Hands(RuleBasedStateMachine):
 
     # ---- blocks
 
-    @rule(user=USERS, number=NUMBERS, by=st.sampled_from(["with", "with", "stack", "hand"]))
+    @rule(user=USERS, number=NUMBERS, by=BY)
     def enter(self, user: str, number: int, by: str) -> None:
         kept = _one(self.holds, number)
-        entered: list[tuple[Lease, Any]] = []
-        raised = self.stage.users[user].do(lambda: entered.append(ENTER[by](kept.hold)))
+        has_own_exit = by in ("with", "stack") or (by == "pair" and not kept.pair)
+        entered: list[tuple[Lease, Leave]] = []
+        raised = self.stage.users[user].do(lambda: entered.append(ENTER[by](kept)))
         self._note_attempt(raised, kept.client)
         if entered:
             lease, leave = entered.pop()
-            self._note(Held(lease, by, user, kept.client, leave, kept))
+            self._note(Held(lease, by, user, kept.client, leave, kept, has_own_exit))
 
     @rule(
         user=USERS,
@@ -210,7 +226,7 @@ class Hands(RuleBasedStateMachine):
         def call() -> None:
             entered = None
             with striker:
-                entered = ENTER[by](kept.hold)
+                entered = ENTER[by](kept)
                 entered[1](None)
 
         raised = self.stage.users[user].do(call)
@@ -227,30 +243,46 @@ class Hands(RuleBasedStateMachine):
         user = held.user if is_own else user
         self._leave(held, user, error)
 
-    def _by_hand(self, held: Held, user: str) -> Held:
-        """Return which block is left by a call of ``__exit__``, as its docstring says."""
-        same = [one for one in self.held if one.by == "hand" and one.kept is held.kept]
-        own = [one for one in same if one.user == user]
-        return own[-1] if own else same[0]
+    @rule(user=USERS, number=NUMBERS, by=st.sampled_from(["hand", "pair"]))
+    def clean_up(self, user: str, number: int, by: str) -> None:
+        """Call an ``__exit__``, whether anything was entered or not."""
+        kept = _one(self.holds, number)
+        self._exit(self._left_by(kept, by, user), _exit_of(kept, by), user, None)
+
+    def _left_by(self, kept: Kept, by: str, user: str) -> Held | None:
+        """Return which block a call of ``__exit__`` leaves, as its docstring says."""
+        same = [one for one in self.held if one.kept is kept]
+        by_hand = [one for one in same if not one.has_own_exit]
+        own = [one for one in reversed(by_hand) if one.user == user]
+        if by == "pair":  # leaves its first block, and none of another thread
+            first = [one for one in same if one.by == "pair" and one.has_own_exit]
+            return next(iter([*first, *own]), None)
+        return next(iter([*own, *by_hand]), None)
 
     def _leave(self, held: Held, user: str, error: str | None) -> None:
-        leaves = self._by_hand(held, user) if held.by == "hand" else held
-        leave, kind = leaves.leave, ERRORS[error] if error else None
-        assert leave
-        self.held.remove(leaves)
-        was_held = self._is_held(leaves)
+        assert held.leave
+        left: Held | None = held
+        if held.kept and held.by not in ("with", "stack"):
+            left = self._left_by(held.kept, held.by, user)
+        self._exit(left, held.leave, user, error)
+
+    def _exit(self, left: Held | None, leave: Leave, user: str, error: str | None) -> None:
+        kind = ERRORS[error] if error else None
+        was_held = bool(left and self._is_held(left))
+        if left:
+            self.held.remove(left)
         raised = self.stage.users[user].do(lambda: leave(kind))
-        if self._exits(leaves.client) and isinstance(raised, tuple(ERRORS.values())):
+        if left and self._exits(left.client) and isinstance(raised, tuple(ERRORS.values())):
             return
         if kind:
             assert type(raised) is kind, repr(raised)
-        elif leaves.is_taken and leaves.is_renewed:
+        elif left and left.is_taken and left.is_renewed:
             assert isinstance(raised, LeaseLost), repr(raised)
-        elif was_held:
+        elif was_held or not left:
             assert raised is None, repr(raised)
-        if was_held:
-            self.released.append(leaves.lease)
-        assert leaves.lease.is_released or leaves.lease.lost
+        if left and was_held:
+            self.released.append(left.lease)
+        assert not left or left.lease.is_released or left.lease.lost, "a block was not left"
 
     @precondition(lambda self: any(one.by == "stack" for one in self.held))
     @rule(number=NUMBERS)
@@ -397,8 +429,11 @@ class Hands(RuleBasedStateMachine):
         leaves=st.lists(NUMBERS, max_size=3),
         enters=st.lists(NUMBERS, max_size=3),
         releases=st.lists(NUMBERS, max_size=3),
+        by=BY,
     )
-    def fork(self, user: str, leaves: list[int], enters: list[int], releases: list[int]) -> None:
+    def fork(
+        self, user: str, leaves: list[int], enters: list[int], releases: list[int], by: str
+    ) -> None:
         def child() -> None:
             self.stage.keepers = []
             blocks = [one for one in self.held if one.leave]
@@ -417,9 +452,12 @@ class Hands(RuleBasedStateMachine):
             for number in enters:
                 kept = _one(self.holds, number)
                 kept.client.redlock.observers.clear()
-                with suppress(LockHeld), kept.hold as lease:
+                with suppress(LockHeld):
+                    lease, leave = ENTER[by](kept)
                     assert self.network.holders(kept.key).count(lease.owner) > 1
                     assert not self._believers(kept.key)
+                    leave(None)
+                    assert lease.is_released
             self.check()
 
         told = self.stage.fork(user, child)
@@ -482,9 +520,8 @@ class Hands(RuleBasedStateMachine):
             Callback.made.clear()
 
     def _leave_all(self) -> None:
-        for held in [*self.held]:
-            if held in self.held and held.leave:
-                self._leave(held, held.user, None)
+        while blocks := [one for one in self.held if one.leave]:
+            self._leave(blocks[0], blocks[0].user, None)
         for held in self.held:
             self.stage.users[held.user].do(held.lease.release)
             for block in held.blocks:
@@ -571,16 +608,14 @@ def _made(number: int) -> Callback:
 
 # ---- how blocks are entered
 
-Leave = Callable[[type[BaseException] | None], object]
-
 
 def _with_block(hold: Hold) -> Generator[Lease]:
     with hold as lease:
         yield lease
 
 
-def _by_with(hold: Hold) -> tuple[Lease, Leave]:
-    block = _with_block(hold)
+def _by_with(kept: Kept) -> tuple[Lease, Leave]:
+    block = _with_block(kept.hold)
 
     def leave(kind: type[BaseException] | None) -> None:
         if kind:
@@ -591,27 +626,43 @@ def _by_with(hold: Hold) -> tuple[Lease, Leave]:
     return next(block), leave
 
 
-def _by_stack(hold: Hold) -> tuple[Lease, Leave]:
+def _by_stack(kept: Kept) -> tuple[Lease, Leave]:
     stack = ExitStack()
-
-    def leave(kind: type[BaseException] | None) -> None:
-        stack.__exit__(kind, kind() if kind else None, None)
-        if kind:
-            raise kind
-
-    return stack.enter_context(hold), leave
+    return stack.enter_context(kept.hold), partial(_call, stack.__exit__)
 
 
-def _by_hand(hold: Hold) -> tuple[Lease, Leave]:
-    def leave(kind: type[BaseException] | None) -> None:
-        hold.__exit__(kind, None, None)
-        if kind:
-            raise kind
-
-    return hold.__enter__(), leave
+def _by_push(kept: Kept) -> tuple[Lease, Leave]:
+    stack = ExitStack()
+    lease = kept.hold.__enter__()
+    stack.push(kept.hold)
+    return lease, partial(_call, stack.__exit__)
 
 
-ENTER = {"with": _by_with, "stack": _by_stack, "hand": _by_hand}
+def _by_hand(kept: Kept) -> tuple[Lease, Leave]:
+    return kept.hold.__enter__(), _exit_of(kept, "hand")
+
+
+def _by_pair(kept: Kept) -> tuple[Lease, Leave]:
+    return kept.methods()[0](), _exit_of(kept, "pair")
+
+
+def _exit_of(kept: Kept, by: str) -> Leave:
+    return lambda kind: _call(kept.methods()[1] if by == "pair" else kept.hold.__exit__, kind)
+
+
+def _call(exit_: Callable[..., object], kind: type[BaseException] | None) -> None:
+    exit_(kind, kind() if kind else None, None)
+    if kind:
+        raise kind
+
+
+ENTER: dict[str, Callable[[Kept], tuple[Lease, Leave]]] = {
+    "with": _by_with,
+    "stack": _by_stack,
+    "push": _by_push,
+    "hand": _by_hand,
+    "pair": _by_pair,
+}
 
 
 def _lease_block(lease: Lease) -> Generator[None]:

@@ -55,6 +55,21 @@ def test_a_second_release_that_is_a_loss_is_found(monkeypatch: pytest.MonkeyPatc
     _is_found("second_release_is_a_loss", what, _release_at_each_line, monkeypatch)
 
 
+def test_a_kept_exit_that_serves_one_block_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    what = "a block was not left"
+    _is_found("kept_exit_serves_one_block", what, _use_a_pair_twice, monkeypatch)
+
+
+def test_a_stack_that_ends_another_block_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    what = r"the lease on \w is lost"
+    _is_found("pushed_exit_is_that_of_the_next_block", what, _close_a_beside_b, monkeypatch)
+
+
+def test_an_exit_that_leaves_a_with_block_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    what = r"the lease on \w was released"
+    _is_found("exit_by_hand_leaves_a_with_block", what, _clean_up_when_refused, monkeypatch)
+
+
 def _is_found(
     bug: str, what: str, steps: Callable[[Hands], None], patch: pytest.MonkeyPatch
 ) -> None:
@@ -83,7 +98,7 @@ def _enter_twice(hands: Hands) -> None:
 
 def _release_in_a_child(hands: Hands) -> None:
     hands.enter("ann", 0, "with")
-    hands.fork("ann", [], [], [0])
+    hands.fork("ann", [], [], [0], "with")
 
 
 def _leave_the_lost_block_first(hands: Hands) -> None:
@@ -113,9 +128,36 @@ def _release_at_each_line(hands: Hands) -> None:
         hands.check()
 
 
+def _use_a_pair_twice(hands: Hands) -> None:
+    for _ in range(2):
+        hands.enter("ann", 0, "pair")
+        hands.leave("ann", 0, None, True)
+
+
+def _close_a_beside_b(hands: Hands) -> None:
+    hands.enter("ann", 0, "push")
+    hands.enter("ann", 1, "hand")
+    hands.leave("ann", 0, None, True)
+    hands.pass_time(1.0)
+
+
+def _clean_up_when_refused(hands: Hands) -> None:
+    hands.enter("ann", 0, "with")
+    hands.enter("ann", 0, "push")
+    hands.clean_up("ann", 0, "hand")
+
+
 @pytest.mark.mutation
 @pytest.mark.parametrize(
-    "bug", ["one_lease_per_hold", "block_of_the_thread", "inner_block_releases_lease"]
+    "bug",
+    [
+        "one_lease_per_hold",
+        "block_of_the_thread",
+        "inner_block_releases_lease",
+        "kept_exit_serves_one_block",
+        "pushed_exit_is_that_of_the_next_block",
+        "exit_by_hand_leaves_a_with_block",
+    ],
 )
 def test_sequences_at_random_find_a_bug(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     BUGS[bug](monkeypatch)
@@ -125,7 +167,7 @@ def test_sequences_at_random_find_a_bug(bug: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_each_bug_has_a_test() -> None:
-    assert len(BUGS) == 6
+    assert len(BUGS) == 9
 
 
 @pytest.fixture(autouse=True)

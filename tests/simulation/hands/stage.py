@@ -139,6 +139,9 @@ class _Wakeup:
         was_woken, self._is_woken = self._is_woken, False
         return was_woken
 
+    def close(self) -> None:
+        """Close it, as a forked child does with its parent's: nothing is open here."""
+
 
 class Stage:
     """Three nodes, the threads of users and keepers, and their common time.

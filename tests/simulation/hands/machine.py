@@ -247,6 +247,7 @@ class Hands(RuleBasedStateMachine):
     def clean_up(self, user: str, number: int, by: str) -> None:
         """Call an ``__exit__``, whether anything was entered or not."""
         kept = _one(self.holds, number)
+        by = by if kept.pair else "hand"  # one that has entered nothing is as good as a new one
         self._exit(self._left_by(kept, by, user), _exit_of(kept, by), user, None)
 
     def _left_by(self, kept: Kept, by: str, user: str) -> Held | None:
@@ -515,6 +516,9 @@ class Hands(RuleBasedStateMachine):
             if sys.exc_info()[0] is None:
                 self._leave_all()
         finally:
+            for one in self.held:
+                # The traceback of an error refers to it: it would be left on the next stage.
+                one.leave, one.blocks = None, []
             del self.held[:]
             self.stage.close()
             Callback.made.clear()

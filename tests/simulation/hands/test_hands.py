@@ -62,6 +62,7 @@ def test_a_kept_exit_that_serves_one_block_is_found(monkeypatch: pytest.MonkeyPa
 
 def test_a_stack_that_ends_another_block_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     what = r"the lease on \w is lost"
+    # Not at random: 500 sequences did not have these steps, one right after the other.
     _is_found("pushed_exit_is_that_of_the_next_block", what, _close_a_beside_b, monkeypatch)
 
 
@@ -155,7 +156,6 @@ def _clean_up_when_refused(hands: Hands) -> None:
         "block_of_the_thread",
         "inner_block_releases_lease",
         "kept_exit_serves_one_block",
-        "pushed_exit_is_that_of_the_next_block",
         "exit_by_hand_leaves_a_with_block",
     ],
 )

@@ -20,7 +20,7 @@ from .schedule import (
     TEARS,
     Fault,
 )
-from .servers import REPLACED, REPLICA, Server
+from .servers import HANGS_UP, LOCKED_OUT, REPLACED, REPLICA, Server
 from .world import World
 
 _IDLE_OPTION = {"silent": "silent_after", "closing": "closes_after"}
@@ -114,6 +114,9 @@ class Faults:
             self._world.at(ends_at, lambda _: server.go_on())
         elif fault.kind in ON_STATES or fault.kind == REPLACED:
             server.enter(fault.kind)
+            if fault.kind in (HANGS_UP, LOCKED_OUT):
+                # Else it strikes only those that connect anew for another reason.
+                self._reset(fault.node)
             self._change_role(fault)
             self._world.at(ends_at, lambda _: server.leave(fault.kind))
             self._world.at(ends_at, lambda _: self._change_role(fault))
@@ -133,8 +136,11 @@ class Faults:
         A connection that lives through both does not hear of them.
         """
         if fault.kind in (REPLICA, REPLACED):
-            for links in self._links:
-                links[fault.node].reset(is_heard=True)
+            self._reset(fault.node)
+
+    def _reset(self, node: int) -> None:
+        for links in self._links:
+            links[node].reset(is_heard=True)
 
     def _hasten(self, links: list[Link]) -> None:
         for link in links:

@@ -16,10 +16,12 @@ from .world import World
 
 PREFIX = "redlock"
 _NAMES = {script.sha: script.name.upper() for script in ALL}
-FULL, REPLICA, LOADING, MISCONF, CROWDED = "full", "replica", "loading", "misconf", "crowded"
-STATES = (FULL, REPLICA, LOADING, MISCONF, CROWDED)
+FULL, REPLICA, LOADING, MISCONF = "full", "replica", "loading", "misconf"
+CROWDED, HANGS_UP, LOCKED_OUT = "crowded", "hangs_up", "locked_out"
+STATES = (FULL, REPLICA, LOADING, MISCONF, CROWDED, HANGS_UP, LOCKED_OUT)
 """For a while: stores no more; has a master; reads its disk; can't write there; has no room for one
-more client."""
+more client; says so as a local one, to whom nothing can be written any more; lets no more clients
+log in."""
 REPLACED = "replaced"
 """A replica whose master's keys replace its own. Only a client that has seen it before knows."""
 _REFUSALS = {
@@ -28,6 +30,8 @@ _REFUSALS = {
     LOADING: "LOADING Redis is loading the dataset in memory",
     MISCONF: "MISCONF Redis is configured to save RDB snapshots, but it's unable to persist",
     CROWDED: "ERR max number of clients reached",
+    HANGS_UP: "ERR max number of clients reached",
+    LOCKED_OUT: "WRONGPASS invalid username-password pair or user is disabled." * 300,
 }
 _WRITES = ("_set", "_del", "_pexpire")
 _WHILE_LOADING = ("INFO", "SUBSCRIBE", "UNSUBSCRIBE")
@@ -39,7 +43,13 @@ Command = tuple[str, list[str], list[str] | None]
 
 
 class Client(Protocol):
-    """The server's end of a connection."""
+    """The server's end of a connection.
+
+    Attributes:
+        is_stranger: Whether it has not logged in.
+    """
+
+    is_stranger: bool
 
     def is_connected(self) -> bool: ...
 
@@ -189,7 +199,7 @@ class Server(SimulatedNode):
                 self.__dict__.pop(name, None)
 
     def greeting(self) -> bytes:
-        """Return what it says to those who connect while it is crowded."""
+        """Return what it says to those who connect while it has no room for them."""
         return encoded(ErrorReply(_REFUSALS[CROWDED]))
 
     def _refuse(self, *_: object) -> None:
@@ -200,6 +210,8 @@ class Server(SimulatedNode):
         for name, argv, keys in commands_in(payload)[0]:
             if self.state == LOADING and name not in _WHILE_LOADING:
                 made += encoded(ErrorReply(_REFUSALS[LOADING]))
+            elif self.state == LOCKED_OUT and self._client.is_stranger:
+                made += encoded(ErrorReply(_REFUSALS[LOCKED_OUT]))
             else:
                 made += self._reply_to(name, argv, keys)
         return made
@@ -226,6 +238,10 @@ class Server(SimulatedNode):
     def owners(self) -> list[str]:
         """Return who has locks here."""
         return [str(self._get(key)) for key in self.locked()]
+
+    def _do_auth(self, _: str) -> bytes:
+        self._client.is_stranger = False
+        return b"OK"
 
     def _do_info(self, section: str) -> bytes:
         if section == "replication":

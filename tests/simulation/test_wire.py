@@ -6,13 +6,18 @@ import random
 from collections.abc import Callable
 
 import pytest
+from redis.exceptions import AuthenticationError
 
+from celery_redlock.redlock.errors import QuorumUnavailable
 from celery_redlock.redlock.transport.connection import pack
 
+from .installation import installed
 from .link import Link
 from .poller import Poller
 from .process import Process
-from .servers import CROWDED, FULL, LOADING, MISCONF, REPLICA, Server
+from .run import Run
+from .schedule import Client, Fault, Schedule, Use
+from .servers import CROWDED, FULL, HANGS_UP, LOADING, LOCKED_OUT, MISCONF, REPLICA, Server
 from .wire import Connection, Socket
 from .world import World
 
@@ -226,6 +231,76 @@ def test_a_crowded_node_says_so_and_closes() -> None:
         assert ends.is_over
 
     ends.run(body)
+
+
+def test_to_a_node_that_hangs_up_nothing_can_be_written() -> None:
+    ends = Ends()
+    ends.server.enter(HANGS_UP)
+
+    def body(_: Socket) -> None:
+        connection = Connection(ends.process, ends.link, 0.5)
+        connection.connect()
+        assert connection._sock
+        with pytest.raises(BrokenPipeError):
+            connection._sock.send(_GET)
+        assert ends.read(connection._sock) == b"-ERR max number of clients reached\r\n"
+        assert ends.is_over
+
+    ends.run(body)
+
+
+@pytest.mark.parametrize("room", [0, 12])
+def test_only_who_is_new_is_locked_out(room: int) -> None:
+    ends = Ends(cutting=0.9, room=room)
+    server, world = ends.server, ends.world
+    server.enter(LOCKED_OUT)
+
+    def reply(socket: Socket) -> bytes:
+        ends.reads = []
+        ends.send_all(socket, _GET)
+        return ends.read(socket, 0.1)
+
+    def body(known: Socket) -> None:
+        with pytest.raises(AuthenticationError, match=r"^WRONGPASS .{1000}"):
+            Connection(ends.process, ends.link, 0.5).connect()
+        stranger = Connection(ends.process, ends.link, 0.5, logs_in=False)
+        stranger.connect()
+        assert stranger._sock
+        assert reply(stranger._sock).startswith(b"-WRONGPASS ")
+        assert reply(known) == b"$-1\r\n"
+        # It accepts the login that waits while it hangs.
+        server.hang()
+        world.at(world.time + 0.2, server.leave, LOCKED_OUT)
+        world.at(world.time + 0.3, lambda _: server.go_on())
+        new = Connection(ends.process, ends.link, 0.5)
+        new.connect()
+        assert new._sock
+        assert reply(new._sock) == b"$-1\r\n"
+
+    ends.run(body)
+
+
+@pytest.mark.parametrize("state", [CROWDED, HANGS_UP, LOCKED_OUT])
+def test_a_node_is_used_soon_after_it_accepts(state: str) -> None:
+    uses = (Use(0.0, "a", 0.6, 0.0, 0.0, "acquire"), Use(0.0, "a", 0.6, 4.0, 0.0, "acquire"))
+    schedule = Schedule(
+        1, ((1.0, 0.0),) * 3, 0.001, (Client(1.0, 0.0, 0.0, uses, ()),),
+        tuple(Fault(0.0, 2.0, state, node) for node in (0, 1)),
+    )  # fmt: skip
+    with installed() as simulated:
+        run = Run(simulated, schedule, is_traced=True, guard=False)
+        errors: list[Exception] = []
+        run.promises[0].note_refused = lambda *args: errors.append(args[-1])  # type: ignore[method-assign]
+        outcome = run.outcome()
+    assert outcome.violation is None
+    [error] = errors
+    said = "WRONGPASS" if state == LOCKED_OUT else "ERR max number of clients reached"
+    assert isinstance(error, QuorumUnavailable)
+    assert [why.startswith(said) for why in error.errors.values()] == [True, True]
+    acquired_at = next(float(line.split()[0]) for line in outcome.trace if "acquires" in line)
+    assert 2.0 < acquired_at < 3.0
+    for link in run.links[0][:2]:
+        assert 5 < len([at for at in link.attempts if at < 1002.0]) < 12
 
 
 def test_a_full_node_still_renews_what_it_has() -> None:

@@ -9,10 +9,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import hiredis
+from redis.exceptions import AuthenticationError
+
+from celery_redlock.redlock.transport import redis_py
+from celery_redlock.redlock.transport.connection import pack
+
 from .link import Link
 from .poller import Poller
 from .process import Process
-from .servers import CROWDED, shown
+from .servers import CROWDED, HANGS_UP, LOCKED_OUT, shown
+
+_LOGIN = pack(("AUTH", "password"))
 
 
 class Socket:
@@ -20,8 +28,8 @@ class Socket:
 
     __slots__ = (
         "_fd", "_in_clear", "_is_full", "_out_clear", "_under_way", "_unread", "_used_at", "inbox",
-        "is_closed", "is_ended", "is_gone", "is_lost", "is_reset", "is_silent", "link", "poller",
-        "process", "server", "server_generation", "world",
+        "is_closed", "is_ended", "is_gone", "is_hung_up", "is_lost", "is_reset", "is_silent",
+        "is_stranger", "link", "poller", "process", "server", "server_generation", "world",
     )  # fmt: skip
 
     def __init__(self, process: Process, link: Link) -> None:
@@ -40,6 +48,8 @@ class Socket:
         self.is_gone = False  # the connection does not exist any more at the server
         self.is_lost = False  # nor does what was under way
         self.is_silent = False  # the way has forgotten it
+        self.is_hung_up = False  # nothing can be written
+        self.is_stranger = False  # the server does not know who it is
         self.poller: Poller | None = None
         self._out_clear = self._in_clear = 0.0
         link.sockets.append(self)
@@ -57,6 +67,8 @@ class Socket:
         self.process.step()
         if self.is_reset or self.is_closed:
             raise ConnectionResetError("Connection reset by peer")
+        if self.is_hung_up:
+            raise BrokenPipeError("Broken pipe")
         world, link = self.world, self.link
         data = bytes(data)
         if not link.is_plain:
@@ -210,6 +222,12 @@ class Socket:
         """Have the server close it, after what it has sent."""
         self._be_ended_by_server(None)
 
+    def hang_up(self, said: bytes) -> None:
+        """Have the server say something and close it, before anything can be written."""
+        self.inbox = said
+        self.is_hung_up = self.is_gone = self.is_ended = True
+        self.link.sockets.remove(self)  # no way lies between them that could lose it
+
     def _arrive(self, data: bytes) -> None:
         server, world, link = self.server, self.world, self.link
         if server.waits(self._arrive, data) or not server.is_up:
@@ -260,28 +278,31 @@ class Socket:
                 self.poller.has_data(self._fd)
 
 
-class Connector:
+class Connector(redis_py.Connector):
     """Stands in for the connector that makes redis-py's connections."""
-
-    database = 0
 
     def __init__(self, process: Process, link: Link, timeout: float) -> None:
         self.timeout = timeout
+        self.database = 0
+        self._options = {}
         self._process = process
         self._link = link
 
-    def without_secrets(self, error: Exception) -> str:
-        return str(error)
-
-    def new_connection(self) -> Connection:
-        return Connection(self._process, self._link, self.timeout)
+    def new_connection(self, *, asks_for_nothing: bool = False) -> Any:
+        return Connection(self._process, self._link, self.timeout, logs_in=not asks_for_nothing)
 
 
 class Connection:
-    """Stands in for a connection of redis-py."""
+    """Stands in for a connection of redis-py.
 
-    def __init__(self, process: Process, link: Link, timeout: float) -> None:
+    It logs in only where that is refused: elsewhere it is a round trip that tries nothing.
+    """
+
+    def __init__(
+        self, process: Process, link: Link, timeout: float, *, logs_in: bool = True
+    ) -> None:
         self._process, self._link, self._timeout = process, link, timeout
+        self._logs_in = logs_in
         self._sock: Socket | None = None
 
     def connect(self) -> None:
@@ -289,11 +310,13 @@ class Connection:
 
         Raises:
             OSError: The server is down, or does not answer.
+            AuthenticationError: It refuses the login.
         """
         process, link = self._process, self._link
         process.step()
         world, server = process.world, link.server
-        link.attempts.append(world.time)
+        if self._logs_in:  # the other one belongs to the same attempt
+            link.attempts.append(world.time)
         for _ in range(link.dead_addresses):
             world.wait(process.until(self._timeout))
             process.step()
@@ -310,6 +333,28 @@ class Connection:
         if server.state == CROWDED:
             socket.push(server.greeting())
             socket.end()
+        elif server.state == HANGS_UP:
+            socket.hang_up(server.greeting())
+        elif server.state == LOCKED_OUT:
+            socket.is_stranger = True
+            if self._logs_in:
+                self._log_in(socket)
+
+    def _log_in(self, socket: Socket) -> None:
+        process, poller, reader = self._process, Poller(self._process), hiredis.Reader()
+        unsent, gives_up_at = _LOGIN, process.now() + self._timeout
+        while (reply := reader.gets()) is False:
+            poller.register(socket.fileno(), writing=bool(unsent))
+            if not poller.wait(gives_up_at - process.now()):
+                raise TimeoutError("Timeout reading from socket")
+            if unsent and socket.is_writable():
+                unsent = unsent[socket.send(unsent) :]
+            if socket.is_readable():
+                if not (data := socket.recv(1 << 16)):
+                    raise ConnectionError("Connection closed by server.")
+                reader.feed(data)
+        if isinstance(reply, hiredis.ReplyError):
+            raise AuthenticationError(str(reply))
 
     def disconnect(self) -> None:
         if self._sock:

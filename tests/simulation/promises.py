@@ -40,6 +40,9 @@ _NOTICED_S = 0.005
 _TWO_ADDRESSES_S = 2.5
 """Time to try two addresses of a name, of which the first does not answer."""
 _VIOLATIONS = ("more replies than", "no Redis reply")
+_LONGEST_REASON = 500
+_UNREAD = "Broken pipe"
+"""Only a node that hangs up makes it, and what that said has arrived by then."""
 _SENT_AGAIN_S = 1.0
 """After which the kernel sends a lost SYN again."""
 _WINDOW_S = 1.0
@@ -159,6 +162,10 @@ class Promises:
     def _judge_blame(self, node: str, why: str) -> None:
         if any(words in why for words in _VIOLATIONS):
             self._fail("blame", f"{self._process.name} blames {node}, which did nothing: {why}")
+        if len(why) > _LONGEST_REASON or why == _UNREAD:
+            self._fail(
+                "reason", f"{self._process.name} does not say in short why {node} fails: {why[:99]}"
+            )
 
     def judge_attempts(self) -> None:
         """Judge how often the client has tried to connect to each node."""

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.redlock.transport import connection_set
+from celery_redlock.redlock.transport import connection_set, redis_py
 from celery_redlock.redlock.transport.channel import Channel
+from celery_redlock.redlock.transport.connection import NodeConnection
 from celery_redlock.redlock.transport.connection_set import ConnectionSet
 from celery_redlock.redlock.transport.handshake import Handshake, Server
 
@@ -27,6 +28,8 @@ KNOWN_SEEDS = {
     "one_address_is_waited_for": 1_000_324,
     "no_back_off_without_a_quorum": 1_000_265,
     "a_former_replica_votes": 1_000_000,
+    "what_a_full_node_said_is_lost": 1_000_015,
+    "a_refused_login_is_told_whole": 1_000_182,
 }
 """A schedule that was picked because it finds the bug."""
 FOUND_WITHIN = {
@@ -36,6 +39,8 @@ FOUND_WITHIN = {
     "one_address_is_waited_for": 2_000,
     "no_back_off_without_a_quorum": 2_000,
     "a_former_replica_votes": 2_000,
+    "what_a_full_node_said_is_lost": 2_000,
+    "a_refused_login_is_told_whole": 2_000,
 }
 """As in `bugs`."""
 _ordinary = re.compile(rb":\d\r\n|\$16\r\n\d{16}\r\n").fullmatch
@@ -115,3 +120,19 @@ def _a_former_replica_votes(patch: pytest.MonkeyPatch) -> None:
         return identify(self, connection)._replace(history="")
 
     patch.setattr(Handshake, "identify", without_history)
+
+
+@_bug
+def _what_a_full_node_said_is_lost(patch: pytest.MonkeyPatch) -> None:
+    """Once a handshake's questions can't be written, nothing is read any more."""
+    receive = NodeConnection.receive
+
+    def receive_if_open(self: NodeConnection, now: float) -> list[object]:
+        return [] if self.closed and self.run_id is None else receive(self, now)
+
+    patch.setattr(NodeConnection, "receive", receive_if_open)
+
+
+@_bug
+def _a_refused_login_is_told_whole(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(redis_py, "_LONGEST_ERROR", 1 << 20)

@@ -38,6 +38,8 @@ _FOUND_AS = {
     "one_address_is_waited_for": "refused",
     "no_back_off_without_a_quorum": "attempts",
     "a_former_replica_votes": "exclusion",
+    "what_a_full_node_said_is_lost": "reason",
+    "a_refused_login_is_told_whole": "reason",
 }
 
 

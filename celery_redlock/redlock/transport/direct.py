@@ -86,7 +86,9 @@ class DirectConnection:
         if self.error is None:
             self._arrived = raws[count:]
             return raws[:count]
-        # A server that is full says so, and closes the connection.
+        # A server that is full says so, and closes the connection, be it before it was asked.
+        if connection and not raws:
+            raws += connection.receive(self._clock.now())
         said = next((str(raw) for raw in raws if isinstance(raw, ErrorReply)), self.error)
         self.error = said
         self.close()

@@ -97,7 +97,7 @@ class Handshake:
             ConfigurationError: It is a Sentinel.
             ConnectionError: As in `identify`.
         """
-        self._modes(*self._exchange(connection, _WHICH, 1))
+        self._modes(*_without_errors(self._exchange(connection, _WHICH, 1)))
 
     def _modes(self, raw: object) -> set[str]:
         """Return the modes that a reply to INFO names.

@@ -151,15 +151,21 @@ class Node:
         """
         try:
             connect()
-        except redis_py.REFUSALS:
+        except redis_py.ERRORS as error:
+            # redis-py has closed what a local server that is full has said before it hung up.
+            is_unread = isinstance(error.__context__, BrokenPipeError)
+            if not (is_unread or isinstance(error, redis_py.REFUSALS)):
+                raise
             # A Sentinel has no database, and mostly no password.
             plain = self._connector.new_connection(asks_for_nothing=True)
             try:
                 plain.connect()
                 connection = NodeConnection(plain, math.inf, lambda *_, **__: None)
                 self._handshake.refuse_sentinel(connection)
-            except redis_py.ERRORS:
-                pass  # it does not tell what it is, either
+            except redis_py.ERRORS as said:
+                if is_unread:
+                    raise said from None
+                # Else it does not tell what it is, either.
             finally:
                 plain.disconnect()
             raise

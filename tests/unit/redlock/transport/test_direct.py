@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -75,6 +77,18 @@ def test_a_full_server_s_own_words_are_the_reason(
     failed = direct.ask([("GET", "k"), ("GET", "k")])
     assert failed == Failed("ERR max number of clients reached")
     assert direct.error == "ERR max number of clients reached"
+
+
+def test_words_before_the_question_are_the_reason_for_a_hang_up() -> None:
+    with TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{directory}/s")
+        listener.listen()
+        direct = DirectConnection(f"unix://{directory}/s", FakeClock(), PATIENCE)
+        direct.connect()
+        end, _ = listener.accept()
+        end.sendall(b"-ERR max number of clients reached\r\n")
+        end.close()
+        assert direct.ask([("GET", "k")]) == Failed("ERR max number of clients reached")
 
 
 def test_a_server_that_speaks_no_redis_is_given_up(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
+from tempfile import TemporaryDirectory
 
 import pytest
+from redis.connection import UnixDomainSocketConnection
 
 from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.events import Event, NodeDown, NodeRefuses, NodeUp
@@ -65,6 +68,31 @@ def test_a_sentinel_that_refuses_is_refused_as_one(rest: str) -> None:
         with pytest.raises(ConfigurationError, match="is a Sentinel"):
             node.connect()
         assert node.misconfigured
+
+
+@pytest.mark.parametrize(("rest", "closed"), [("?db=2", 2), ("?password=secret", 1)])
+def test_words_before_the_login_are_the_reason_for_a_hang_up(
+    monkeypatch: pytest.MonkeyPatch, rest: str, closed: int
+) -> None:
+    connect: Callable[..., socket.socket] = UnixDomainSocketConnection._connect
+    ends: list[socket.socket] = []
+
+    def connect_and_refuse(self: UnixDomainSocketConnection) -> socket.socket:
+        connected = connect(self)
+        ends.append(listener.accept()[0])
+        ends[-1].sendall(b"-ERR max number of clients reached\r\n")
+        if len(ends) <= closed:
+            ends[-1].close()
+        return connected
+
+    monkeypatch.setattr(UnixDomainSocketConnection, "_connect", connect_and_refuse)
+    with TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{directory}/s")
+        listener.listen()
+        node = Node(f"unix://{directory}/s{rest}", FakeClock(), 60.0, GUARD, lambda event: None)
+        with pytest.raises(ConnectionError, match=r"^ERR max number of clients reached$"):
+            node.connect()
+    ends[-1].close()
 
 
 def test_the_refusal_of_another_server_is_the_reason() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from redis.exceptions import AuthenticationError
+from redis.exceptions import ConnectionError as ConnectionFailed
 
 from celery_redlock.redlock.errors import QuorumUnavailable
 from celery_redlock.redlock.transport.connection import pack
@@ -238,7 +239,9 @@ def test_to_a_node_that_hangs_up_nothing_can_be_written() -> None:
     ends.server.enter(HANGS_UP)
 
     def body(_: Socket) -> None:
-        connection = Connection(ends.process, ends.link, 0.5)
+        with pytest.raises(ConnectionFailed, match="Broken pipe"):
+            Connection(ends.process, ends.link, 0.5).connect()
+        connection = Connection(ends.process, ends.link, 0.5, logs_in=False)
         connection.connect()
         assert connection._sock
         with pytest.raises(BrokenPipeError):

@@ -11,6 +11,7 @@ from typing import Any
 
 import hiredis
 from redis.exceptions import AuthenticationError
+from redis.exceptions import ConnectionError as ConnectionFailed
 
 from celery_redlock.redlock.transport import redis_py
 from celery_redlock.redlock.transport.connection import pack
@@ -295,7 +296,7 @@ class Connector(redis_py.Connector):
 class Connection:
     """Stands in for a connection of redis-py.
 
-    It logs in only where that is refused: elsewhere it is a round trip that tries nothing.
+    It logs in only where that fails: elsewhere it is a round trip that tries nothing.
     """
 
     def __init__(
@@ -310,7 +311,7 @@ class Connection:
 
         Raises:
             OSError: The server is down, or does not answer.
-            AuthenticationError: It refuses the login.
+            RedisError: It refuses the login, or hangs up before.
         """
         process, link = self._process, self._link
         process.step()
@@ -335,6 +336,8 @@ class Connection:
             socket.end()
         elif server.state == HANGS_UP:
             socket.hang_up(server.greeting())
+            if self._logs_in and len(link.attempts) % 2:
+                self._log_in(socket)
         elif server.state == LOCKED_OUT:
             socket.is_stranger = True
             if self._logs_in:
@@ -348,7 +351,10 @@ class Connection:
             if not poller.wait(gives_up_at - process.now()):
                 raise TimeoutError("Timeout reading from socket")
             if unsent and socket.is_writable():
-                unsent = unsent[socket.send(unsent) :]
+                try:
+                    unsent = unsent[socket.send(unsent) :]
+                except OSError as error:
+                    raise ConnectionFailed(f"Error while writing to socket. {error}.")  # noqa: B904
             if socket.is_readable():
                 if not (data := socket.recv(1 << 16)):
                     raise ConnectionError("Connection closed by server.")

@@ -83,7 +83,10 @@ class Channel:
         """
         payload, count = b"".join(map(pack, commands)), len(commands)
         in_flight = InFlightRound(payload, count, len(self.nodes), parse)
-        timeout = self._node_timeout if timeout is None else timeout
+        if timeout is None:
+            timeout = self._node_timeout
+        else:
+            in_flight.is_prompt = timeout <= self._node_timeout
         now = self._clock.now()
         deadline = now + timeout
         first, replies, by_node = in_flight.first, in_flight.replies, self._connections.by_node
@@ -152,7 +155,7 @@ class Channel:
             self._handle_errors(index, connection, first, raws, now, in_flight)
         if in_flight and connection.received > in_flight.first[index]:
             in_flight.take(index, first, raws)
-            connection.is_proven = True
+            connection.is_proven = in_flight.is_prompt
         is_babbling = connection.received > connection.sent and connection.refuse_surplus()
         if connection.closed:
             self._connections.drop(index)

@@ -24,6 +24,7 @@ class InFlightRound(Generic[Reply]):
         count: Number of commands in it.
         replies: Parsed reply of each node; None: it has not answered.
         first: Number of each node's first reply to this round.
+        is_prompt: Whether it ends within the node timeout.
     """
 
     __slots__ = (
@@ -34,6 +35,7 @@ class InFlightRound(Generic[Reply]):
         "_repeated",
         "count",
         "first",
+        "is_prompt",
         "payload",
         "replies",
     )  # fmt: skip
@@ -43,6 +45,7 @@ class InFlightRound(Generic[Reply]):
     ) -> None:
         self.payload = payload
         self.count = count
+        self.is_prompt = True
         self.replies: Replies[Reply] = [None] * nodes
         self.first = [NOT_ASKED] * nodes
         self._parse = parse

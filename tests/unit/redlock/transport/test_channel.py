@@ -118,13 +118,15 @@ class Stage:
         self.channels.append(channel)
         return channel
 
-    def ask(self, needed: int = 3, among: Sequence[int] = (0, 1, 2)) -> Replies[object]:
+    def ask(
+        self, needed: int = 3, among: Sequence[int] = (0, 1, 2), timeout: float | None = None
+    ) -> Replies[object]:
         """Return all replies as soon as so many have come in."""
 
         def is_decided(replies: Replies[object]) -> bool:
             return sum(reply is not None for reply in replies) >= needed
 
-        return self.channel.ask([COMMAND], itemgetter(0), is_decided, among)
+        return self.channel.ask([COMMAND], itemgetter(0), is_decided, among, timeout)
 
     def ask_batch(self, count: int) -> Replies[list[object]]:
         def is_decided(replies: Replies[list[object]]) -> bool:
@@ -1006,6 +1008,18 @@ def test_servers_that_have_answered_are_connected_to_at_once(stage: Stage) -> No
     assert stage.ask(needed=2)[:2] == [1, 1]
     assert attempts_after_renewal(stage) == [3, 3, 2]
     assert attempts_after_renewal(stage) == [3, 3, 2]
+
+
+@pytest.mark.parametrize(("timeout", "attempts"), [(0.5, 3), (1.0, 3), (1.1, 2)])
+def test_servers_that_are_slow_are_not_connected_to_at_once(
+    stage: Stage, timeout: float, attempts: int
+) -> None:
+    """An extension had time for them, and they may have needed it."""
+    assert attempts_after_renewal(stage) == [2, 2, 2]
+    stage.channel._node_timeout = 1.0
+    say_to_all(stage, b":1\r\n")
+    assert stage.ask(timeout=timeout) == [1, 1, 1]
+    assert attempts_after_renewal(stage) == [attempts] * 3
 
 
 def attempts_after_renewal(stage: Stage) -> list[int]:

@@ -111,9 +111,9 @@ class NodeConnection:
 
     Replies come in the order of the commands, so the number of a reply identifies its command. Of
     `sent` commands, the last ``sent - received`` still owe a reply. `is_blocked`: bytes wait here
-    because the socket did not accept them. `is_proven`: it has last answered in time, since it was made
-    or taken for silent. `run_id` and `history`: the server at the other end, and
-    its replication id, `identified_at`: when it was asked, seconds on the clock.
+    because the socket did not accept them. `is_proven`: its last answer came in time, and it has
+    not been taken for silent since. `run_id` and `history`: the server at the other end, and its
+    replication id, `identified_at`: when it was asked, seconds on the clock.
 
     The network cuts and merges replies anywhere. So only the parser says where a reply ends, and
     only whole replies are counted.

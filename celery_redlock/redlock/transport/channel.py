@@ -343,7 +343,8 @@ class Channel:
         ]
         if silent:
             self._stays_until = now + GIVE_UP_S
-            self._connections.replace(silent, now, self._patience_from(now, self._node_timeout))
+            patience = self._patience_from(now, self._node_timeout)
+            self._connections.replace(silent, now, patience, needs_votes=self._needs_votes)
 
     def _hear_from_a_quorum(self) -> None:
         """Wait until a quorum owes nothing: of connections that break together, one shows it first.

@@ -79,10 +79,22 @@ class ConnectionSet:
         """Return how many nodes without a connection are being connected to."""
         return sum(self.by_node[index] is None for index in self._connecting)
 
-    def _is_short(self, now: float, *, needs_votes: bool = True) -> bool:
-        """Return whether fewer than a quorum are connected, of those that vote if need be."""
+    def _is_short(
+        self, now: float, *, needs_votes: bool = True,
+        besides: Sequence[NodeConnection | None] = (),
+    ) -> bool:  # fmt: skip
+        """Return whether fewer than a quorum are connected, of those that vote if need be.
+
+        Args:
+            now: Time, seconds on the clock.
+            needs_votes: Whether only those count that vote.
+            besides: Connections that do not count.
+        """
         until = now if needs_votes else math.inf
-        count = sum(one is not None and one.votes_from <= until for one in self.by_node)
+        count = sum(
+            one is not None and one not in besides and one.votes_from <= until
+            for one in self.by_node
+        )
         return count < self._quorum
 
     def reconnect(
@@ -200,41 +212,52 @@ class ConnectionSet:
             self.adopt(left)
         self._is_new = False
 
-    def replace(self, silent: Iterable[int], now: float, patience: float) -> None:
-        """Connect anew to nodes that do not answer.
+    def replace(
+        self, silent: Sequence[int], began: float, patience: float, *, needs_votes: bool
+    ) -> None:
+        """Connect anew to nodes that do not answer; wait for a quorum, and a little longer.
 
         Who can't be connected to keeps its connection: its server may hang, and calls that use it
         fail sooner than those that wait for another one.
 
         Args:
             silent: The nodes; each has a connection.
-            now: Time, seconds on the clock.
-            patience: Longest wait for that, seconds.
+            began: Time, seconds on the clock.
+            patience: Longest wait for a quorum, seconds.
+            needs_votes: Whether a node inside its restart guard is none of it.
         """
+        old = [self.by_node[index] for index in silent]
         for index in silent:
             if one := self.by_node[index]:
                 one.is_proven = False
             if index not in self._connecting:
                 self._start_connecting(index)
-        ends_at = now + min(patience, max(self._node_timeout, _HANGS_S))
-        while self._connecting and (left := ends_at - self._clock.now()) > 0:
+        longest = min(patience, max(self._node_timeout, _HANGS_S))
+        while self._connecting:
+            now = self._clock.now()
+            is_short = self._is_short(now, besides=old, needs_votes=needs_votes)
+            left = began + (longest if is_short else min(longest, self._node_timeout)) - now
+            if left <= 0:
+                break
             self.adopt(left)
 
     def _start_connecting(self, index: int) -> None:
         self._connecting.add(index)
         self._nodes[index].attempt_begins(self._clock.now())
         name, arrivals = f"redlock-connect-{self._nodes[index].name}", self._arrivals
+        is_spare = self.by_node[index] is not None
         try:
-            dispatch.start_beside(lambda: self._connect(index, arrivals), name)
+            dispatch.start_beside(lambda: self._connect(index, arrivals, is_spare=is_spare), name)
         except RuntimeError as error:
             # The existing connections may be enough.
             self._connecting.discard(index)
-            self._nodes[index].failed(f"no thread can be started to connect: {error}")
+            if not is_spare:
+                self._nodes[index].failed(f"no thread can be started to connect: {error}")
 
-    def _connect(self, index: int, arrivals: _Arrivals) -> None:
+    def _connect(self, index: int, arrivals: _Arrivals, *, is_spare: bool) -> None:
         connection = None
         try:
-            connection = self._nodes[index].connect()
+            connection = self._nodes[index].connect(is_spare=is_spare)
         except (ConnectionError, ConfigurationError):
             pass  # The node keeps it in `error` and reports it to the observers.
         except Exception as error:  # noqa: BLE001  # it is logged
@@ -242,7 +265,8 @@ class ConnectionSet:
             callbacks.tell(
                 logger.error, "connecting failed unexpectedly node=%s", name, exc_info=error
             )
-            self._nodes[index].failed(f"unexpectedly, {error!r}")
+            if not is_spare:
+                self._nodes[index].failed(f"unexpectedly, {error!r}")
         finally:
             # This has to be done always: the node is not connected to again before that.
             arrivals.put((index, connection))

@@ -101,12 +101,16 @@ class Node:
     def __repr__(self) -> str:
         return f"Node({self.name!r}, run_id={self.run_id!r}, error={self.error!r})"
 
-    def connect(self) -> NodeConnection:
+    def connect(self, *, is_spare: bool = False) -> NodeConnection:
         """Return a new connection, with scripts loaded and the server's identity checked.
+
+        Args:
+            is_spare: Whether there is another, which is used if this one can't be made. So that
+                does not mean that the node is down.
 
         Raises:
             ConfigurationError: The server is not an independent master.
-            ConnectionError: The server is down or does not answer; `error` has the reason.
+            ConnectionError: The server is down or does not answer; with the reason.
         """
         redis_connection = self._connector.new_connection()
         try:
@@ -118,9 +122,11 @@ class Node:
             connection.history = self.history = server.history
         except redis_py.ERRORS as error:
             redis_connection.disconnect()
-            self.failed(self._connector.without_secrets(error))
+            why = self._connector.without_secrets(error)
+            if not is_spare:
+                self.failed(why)
             # What the server said may hold the password, so the error is not chained.
-            raise ConnectionError(self.error) from None
+            raise ConnectionError(why) from None
         except ConfigurationError as error:
             redis_connection.disconnect()
             # Later it is a node that is down, as long as a quorum is left.
@@ -163,7 +169,8 @@ class Node:
                 connection = NodeConnection(plain, math.inf, lambda *_, **__: None)
                 self._handshake.refuse_sentinel(connection)
             except redis_py.ERRORS as said:
-                if is_unread:
+                # By now it may let somebody in, who has not logged in here.
+                if is_unread and not str(said).startswith("NOAUTH"):
                     raise said from None
                 # Else it does not tell what it is, either.
             finally:

@@ -64,7 +64,7 @@ class Peer(Node):
         self.ends: list[socket.socket] = []
         self.is_over = False
 
-    def connect(self) -> NodeConnection:
+    def connect(self, *, is_spare: bool = False) -> NodeConnection:
         self.attempts += 1
         return self.connects()
 

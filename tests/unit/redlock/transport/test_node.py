@@ -70,9 +70,20 @@ def test_a_sentinel_that_refuses_is_refused_as_one(rest: str) -> None:
         assert node.misconfigured
 
 
-@pytest.mark.parametrize(("rest", "closed"), [("?db=2", 2), ("?password=secret", 1)])
+FULL = b"-ERR max number of clients reached\r\n"
+ITS_WORDS = r"^ERR max number of clients reached$"
+
+
+@pytest.mark.parametrize(
+    ("rest", "closed", "last", "reason"),
+    [
+        ("?db=2", 2, FULL, ITS_WORDS),
+        ("?password=secret", 1, FULL, ITS_WORDS),
+        ("?password=secret", 1, b"-NOAUTH Authentication required.\r\n", "Broken pipe"),
+    ],
+)
 def test_words_before_the_login_are_the_reason_for_a_hang_up(
-    monkeypatch: pytest.MonkeyPatch, rest: str, closed: int
+    monkeypatch: pytest.MonkeyPatch, rest: str, closed: int, last: bytes, reason: str
 ) -> None:
     connect: Callable[..., socket.socket] = UnixDomainSocketConnection._connect
     ends: list[socket.socket] = []
@@ -80,7 +91,7 @@ def test_words_before_the_login_are_the_reason_for_a_hang_up(
     def connect_and_refuse(self: UnixDomainSocketConnection) -> socket.socket:
         connected = connect(self)
         ends.append(listener.accept()[0])
-        ends[-1].sendall(b"-ERR max number of clients reached\r\n")
+        ends[-1].sendall(FULL if len(ends) <= closed else last)
         if len(ends) <= closed:
             ends[-1].close()
         return connected
@@ -90,9 +101,22 @@ def test_words_before_the_login_are_the_reason_for_a_hang_up(
         listener.bind(f"{directory}/s")
         listener.listen()
         node = Node(f"unix://{directory}/s{rest}", FakeClock(), 60.0, GUARD, lambda event: None)
-        with pytest.raises(ConnectionError, match=r"^ERR max number of clients reached$"):
+        with pytest.raises(ConnectionError, match=reason):
             node.connect()
     ends[-1].close()
+
+
+def test_a_spare_connection_that_can_not_be_made_tells_nothing_of_the_node() -> None:
+    seen: list[Event] = []
+    with FakeNode() as server:
+        server.answers["INFO"] = b"-LOADING\r\n"
+        node = Node(server.url, FakeClock(), 60.0, GUARD, seen.append)
+        with pytest.raises(ConnectionError, match="LOADING"):
+            node.connect(is_spare=True)
+        assert (node.error, seen) == (None, [])
+        with pytest.raises(ConnectionError, match="LOADING"):
+            node.connect()
+        assert node.error == "LOADING"
 
 
 def test_the_refusal_of_another_server_is_the_reason() -> None:

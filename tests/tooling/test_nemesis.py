@@ -105,6 +105,13 @@ def judge(*notes: Note, deaths: dict[int, float] | None = None) -> Any:
 FIRST = [note("begin", 1, 1.0, until=2.0), note("valid", 1, 1.5, until=3.0)]
 
 
+def test_clocks_that_were_not_read_together_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process may have to wait for a processor in between."""
+    monotonic, late = time.monotonic, iter([5.0])
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + next(late, 0.0))
+    assert boot_offset() == pytest.approx(OFFSET, abs=1e-3)
+
+
 def test_a_lease_is_valid_until_it_was_last_renewed_for() -> None:
     [hold] = holds_of(FIRST, {})[KEY]
     assert hold.until == pytest.approx(3.0 + OFFSET, abs=1e-3)

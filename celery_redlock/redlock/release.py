@@ -63,8 +63,9 @@ class ReleaseRound(Access):
         """
         timeout = max(patience, self._node_timeout)
         with self._pool.channel(patience=timeout, needs_votes=False) as channel:
-            # One that is being connected to may have the lock, from another channel.
-            needed = max(self._quorum, len(channel.everyone()) + channel.connecting())
+            # One that is only being connected to may have the lock, from another channel.
+            channel.renew()
+            needed = max(self._quorum, len(channel.everyone()))
             now = self._clock.now()
             made = [self._commands(request, now) for request in requests]
             ends = list(itertools.accumulate(map(len, made)))

@@ -2,7 +2,7 @@
 
 Write to all, poll, read until the outcome is certain, leave the rest owed. A reply that no round
 waits for is *owed*: it is read before the replies of the next round count. A connection that owes
-replies for the node timeout or longer is *suspect*: rounds that can reach a quorum without it
+replies for longer than the node timeout is *suspect*: rounds that can reach a quorum without it
 skip it, and only releases are still written to it. What has arrived is read before that is judged.
 """
 
@@ -26,6 +26,8 @@ _LONGEST_ERROR = 200
 _FRESH_S = 0.1
 _LOOKS = 4
 """Reads of unsolicited data before the rest is left for later."""
+_IDLE_S = 4.5
+"""A connection that was idle for so long may be dead without a sign: firewalls forget it."""
 _LOOK_S = 1.0
 """A channel that was used and examined this recently is not examined again."""
 
@@ -49,7 +51,6 @@ class Channel:
         self._node_timeout = node_timeout
         self._connections = ConnectionSet(nodes, clock, node_timeout, connect_timeout)
         self._used_at = self._looked_at = self._prepared_at = 0.0
-        self._stays_until = 0.0
         self._patience: float | None = None
         self._needs_votes = True
         self._changes = 0
@@ -83,10 +84,7 @@ class Channel:
         """
         payload, count = b"".join(map(pack, commands)), len(commands)
         in_flight = InFlightRound(payload, count, len(self.nodes), parse)
-        if timeout is None:
-            timeout = self._node_timeout
-        else:
-            in_flight.is_prompt = timeout <= self._node_timeout
+        timeout = self._node_timeout if timeout is None else timeout
         now = self._clock.now()
         deadline = now + timeout
         first, replies, by_node = in_flight.first, in_flight.replies, self._connections.by_node
@@ -155,7 +153,6 @@ class Channel:
             self._handle_errors(index, connection, first, raws, now, in_flight)
         if in_flight and connection.received > in_flight.first[index]:
             in_flight.take(index, first, raws)
-            connection.is_proven = in_flight.is_prompt
         is_babbling = connection.received > connection.sent and connection.refuse_surplus()
         if connection.closed:
             self._connections.drop(index)
@@ -221,16 +218,12 @@ class Channel:
             for index, connection in enumerate(self._connections.by_node)
             if connection
             and not connection.is_blocked
-            and (connection.sent == connection.received or connection.owed_since > lately)
+            and (connection.sent == connection.received or connection.owed_since >= lately)
         ]
 
     def everyone(self) -> list[int]:
         """Return all connected nodes: releases go to suspects as well."""
         return self._connections.connected()
-
-    def connecting(self) -> int:
-        """Return how many nodes without a connection are being connected to."""
-        return self._connections.connecting()
 
     def votes_in(self, index: int) -> float:
         """Return the rest of a node's restart guard, seconds; 0.0: over, or not connected."""
@@ -276,9 +269,12 @@ class Channel:
         is_fresh = now - self._used_at < _FRESH_S and now - self._looked_at < _LOOK_S
         if self._unconnected or (is_fresh and None not in self._connections.by_node):
             return
+        is_idle = now - max(self._used_at, self._looked_at) >= _IDLE_S
         self._looked_at = now
         close_lingering()
         self._look(now)
+        if is_idle:
+            self._connections.note_idle()
         self._reconnect(now)
 
     def _look(self, now: float) -> None:
@@ -293,25 +289,21 @@ class Channel:
 
     def _reconnect(self, now: float, least: float = 0.0, *, for_all: bool = False) -> None:
         if None in self._connections.by_node:
-            patience = self._patience_from(now, least)
+            longest = self._connections.patience
+            if self._patience is not None:
+                longest = min(self._patience, longest)
+            patience = max(least, self._prepared_at + longest - now)
             self._connections.reconnect(
                 now, patience, for_all=for_all, needs_votes=self._needs_votes
             )
         self._changes = self._connections.dropped + self._connections.adopted
 
-    def _patience_from(self, now: float, least: float) -> float:
-        """Return how long the caller may still wait for connections, but at least `least`, s."""
-        longest = self._connections.patience
-        if self._patience is not None:
-            longest = min(self._patience, longest)
-        return max(least, self._prepared_at + longest - now)
-
     def renew(self) -> bool:
         """Replace the connections that a round without a quorum has found dead, or has missed.
 
-        They broke since `prepare`, or have not answered, or had not been made by then. What was
-        written to those that have not answered is not lost: if their server hangs, it reads all of
-        it in order.
+        They broke since `prepare`, or were idle for long before it and have answered nothing since,
+        or had not been made by then. What was written to those that were idle is not lost: if their
+        server hangs, it reads all of it in order.
 
         Returns:
             Whether that brought a quorum, without suspects: the round is worth repeating.
@@ -320,31 +312,12 @@ class Channel:
             return False
         now, changes = self._clock.now(), self._changes
         self._look(now)
-        self._replace_silent(now)
+        self._connections.drop_silent()
         self._reconnect(now, least=self._node_timeout, for_all=True)
         if self._changes == changes:
             return False
         self._hear_from_a_quorum()
         return len(self._trusted(self._clock.now())) >= self.quorum
-
-    def _replace_silent(self, now: float) -> None:
-        """Replace connections that have not answered, if there is no quorum without them.
-
-        A firewall may have forgotten them. Or their servers hang, and new ones are no better: so
-        one that has not answered in time since is replaced only now and then.
-        """
-        trusted = self._trusted(now)
-        if len(self._voting(trusted, now) if self._needs_votes else trusted) >= self.quorum:
-            return
-        silent = [
-            index
-            for index, one in enumerate(self._connections.by_node)
-            if one and index not in trusted and (one.is_proven or now >= self._stays_until)
-        ]
-        if silent:
-            self._stays_until = now + GIVE_UP_S
-            patience = self._patience_from(now, self._node_timeout)
-            self._connections.replace(silent, now, patience, needs_votes=self._needs_votes)
 
     def _hear_from_a_quorum(self) -> None:
         """Wait until a quorum owes nothing: of connections that break together, one shows it first.
@@ -367,8 +340,7 @@ class Channel:
 
     def first_timeout(self, timeout: float) -> float:
         """Return how long to wait for a round that is repeated if connections are dead, seconds."""
-        are_proven = any(one and one.is_proven for one in self._connections.by_node)
-        if not are_proven and self._clock.now() < self._stays_until:
+        if not self._connections.doubtful():
             return timeout
         return max(self._node_timeout, min(timeout / 4, GIVE_UP_S))
 

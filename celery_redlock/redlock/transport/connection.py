@@ -111,9 +111,8 @@ class NodeConnection:
 
     Replies come in the order of the commands, so the number of a reply identifies its command. Of
     `sent` commands, the last ``sent - received`` still owe a reply. `is_blocked`: bytes wait here
-    because the socket did not accept them. `is_proven`: its last answer came in time, and it has
-    not been taken for silent since. `run_id` and `history`: the server at the other end, and its
-    replication id, `identified_at`: when it was asked, seconds on the clock.
+    because the socket did not accept them. `run_id` and `history`: the server at the other end, and
+    its replication id, `identified_at`: when it was asked, seconds on the clock.
 
     The network cuts and merges replies anywhere. So only the parser says where a reply ends, and
     only whole replies are counted.
@@ -134,7 +133,6 @@ class NodeConnection:
         "history",
         "identified_at",
         "is_blocked",
-        "is_proven",
         "owed_since",
         "received",
         "run_id",
@@ -157,7 +155,7 @@ class NodeConnection:
         self._unread = b""
         self._unfinished = 0
         self._reloaded = 0
-        self.is_blocked = self.is_proven = False
+        self.is_blocked = False
         self.fd = self._socket.fileno()
         self.sent = 0
         self.received = 0

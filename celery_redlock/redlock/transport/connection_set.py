@@ -70,31 +70,16 @@ class ConnectionSet:
         self._arrivals: _Arrivals = queue.SimpleQueue()
         self._connecting: set[int] = set()
         self._is_new = True
+        self._idle: list[tuple[int, NodeConnection, int]] = []
 
     def connected(self) -> list[int]:
         """Return the nodes that have a connection."""
         return [index for index, connection in enumerate(self.by_node) if connection]
 
-    def connecting(self) -> int:
-        """Return how many nodes without a connection are being connected to."""
-        return sum(self.by_node[index] is None for index in self._connecting)
-
-    def _is_short(
-        self, now: float, *, needs_votes: bool = True,
-        besides: Sequence[NodeConnection | None] = (),
-    ) -> bool:  # fmt: skip
-        """Return whether fewer than a quorum are connected, of those that vote if need be.
-
-        Args:
-            now: Time, seconds on the clock.
-            needs_votes: Whether only those count that vote.
-            besides: Connections that do not count.
-        """
+    def _is_short(self, now: float, *, needs_votes: bool = True) -> bool:
+        """Return whether fewer than a quorum are connected, of those that vote if need be."""
         until = now if needs_votes else math.inf
-        count = sum(
-            one is not None and one not in besides and one.votes_from <= until
-            for one in self.by_node
-        )
+        count = sum(one is not None and one.votes_from <= until for one in self.by_node)
         return count < self._quorum
 
     def reconnect(
@@ -212,52 +197,21 @@ class ConnectionSet:
             self.adopt(left)
         self._is_new = False
 
-    def replace(
-        self, silent: Sequence[int], began: float, patience: float, *, needs_votes: bool
-    ) -> None:
-        """Connect anew to nodes that do not answer; wait for a quorum, and a little longer.
-
-        Who can't be connected to keeps its connection: its server may hang, and calls that use it
-        fail sooner than those that wait for another one.
-
-        Args:
-            silent: The nodes; each has a connection.
-            began: Time, seconds on the clock.
-            patience: Longest wait for a quorum, seconds.
-            needs_votes: Whether a node inside its restart guard is none of it.
-        """
-        old = [self.by_node[index] for index in silent]
-        for index in silent:
-            if one := self.by_node[index]:
-                one.is_proven = False
-            if index not in self._connecting:
-                self._start_connecting(index)
-        longest = min(patience, max(self._node_timeout, _HANGS_S))
-        while self._connecting:
-            now = self._clock.now()
-            is_short = self._is_short(now, besides=old, needs_votes=needs_votes)
-            left = began + (longest if is_short else min(longest, self._node_timeout)) - now
-            if left <= 0:
-                break
-            self.adopt(left)
-
     def _start_connecting(self, index: int) -> None:
         self._connecting.add(index)
         self._nodes[index].attempt_begins(self._clock.now())
         name, arrivals = f"redlock-connect-{self._nodes[index].name}", self._arrivals
-        is_spare = self.by_node[index] is not None
         try:
-            dispatch.start_beside(lambda: self._connect(index, arrivals, is_spare=is_spare), name)
+            dispatch.start_beside(lambda: self._connect(index, arrivals), name)
         except RuntimeError as error:
             # The existing connections may be enough.
             self._connecting.discard(index)
-            if not is_spare:
-                self._nodes[index].failed(f"no thread can be started to connect: {error}")
+            self._nodes[index].failed(f"no thread can be started to connect: {error}")
 
-    def _connect(self, index: int, arrivals: _Arrivals, *, is_spare: bool) -> None:
+    def _connect(self, index: int, arrivals: _Arrivals) -> None:
         connection = None
         try:
-            connection = self._nodes[index].connect(is_spare=is_spare)
+            connection = self._nodes[index].connect()
         except (ConnectionError, ConfigurationError):
             pass  # The node keeps it in `error` and reports it to the observers.
         except Exception as error:  # noqa: BLE001  # it is logged
@@ -265,8 +219,7 @@ class ConnectionSet:
             callbacks.tell(
                 logger.error, "connecting failed unexpectedly node=%s", name, exc_info=error
             )
-            if not is_spare:
-                self._nodes[index].failed(f"unexpectedly, {error!r}")
+            self._nodes[index].failed(f"unexpectedly, {error!r}")
         finally:
             # This has to be done always: the node is not connected to again before that.
             arrivals.put((index, connection))
@@ -283,9 +236,6 @@ class ConnectionSet:
             patience = 0.0
             self._connecting.discard(index)
             if connection:
-                if before := self.by_node[index]:
-                    before.fail("it has not answered")
-                    self.drop(index)
                 self._drop_another_to(connection.run_id)
                 self.by_node[index] = connection
                 self.adopted += 1
@@ -325,6 +275,30 @@ class ConnectionSet:
                 and one.identified_at <= now - _ASK_AGAIN_S
                 and one.sent == one.received
             ):
+                self.drop(index)
+
+    def note_idle(self) -> None:
+        """Note that the connections were idle for long: a firewall may have forgotten them."""
+        self._idle = [
+            (index, connection, connection.received)
+            for index, connection in enumerate(self.by_node)
+            if connection
+        ]
+
+    def doubtful(self) -> list[int]:
+        """Return the nodes whose connection has answered nothing since it was idle."""
+        return [
+            index
+            for index, connection, received in self._idle
+            if self.by_node[index] is connection and connection.received == received
+        ]
+
+    def drop_silent(self) -> None:
+        """Drop connections that were idle for long, and have not answered what was asked since."""
+        for index in self.doubtful():
+            connection = self.by_node[index]
+            if connection and connection.sent > connection.received:
+                connection.fail("it has not answered since it was idle")
                 self.drop(index)
 
     def drop(self, index: int) -> None:

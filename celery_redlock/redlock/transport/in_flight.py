@@ -24,7 +24,6 @@ class InFlightRound(Generic[Reply]):
         count: Number of commands in it.
         replies: Parsed reply of each node; None: it has not answered.
         first: Number of each node's first reply to this round.
-        is_prompt: Whether it ends within the node timeout.
     """
 
     __slots__ = (
@@ -35,7 +34,6 @@ class InFlightRound(Generic[Reply]):
         "_repeated",
         "count",
         "first",
-        "is_prompt",
         "payload",
         "replies",
     )  # fmt: skip
@@ -45,7 +43,6 @@ class InFlightRound(Generic[Reply]):
     ) -> None:
         self.payload = payload
         self.count = count
-        self.is_prompt = True
         self.replies: Replies[Reply] = [None] * nodes
         self.first = [NOT_ASKED] * nodes
         self._parse = parse

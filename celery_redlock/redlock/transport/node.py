@@ -101,16 +101,12 @@ class Node:
     def __repr__(self) -> str:
         return f"Node({self.name!r}, run_id={self.run_id!r}, error={self.error!r})"
 
-    def connect(self, *, is_spare: bool = False) -> NodeConnection:
+    def connect(self) -> NodeConnection:
         """Return a new connection, with scripts loaded and the server's identity checked.
-
-        Args:
-            is_spare: Whether there is another, which is used if this one can't be made. So that
-                does not mean that the node is down.
 
         Raises:
             ConfigurationError: The server is not an independent master.
-            ConnectionError: The server is down or does not answer; with the reason.
+            ConnectionError: The server is down or does not answer; `error` has the reason.
         """
         redis_connection = self._connector.new_connection()
         try:
@@ -122,11 +118,9 @@ class Node:
             connection.history = self.history = server.history
         except redis_py.ERRORS as error:
             redis_connection.disconnect()
-            why = self._connector.without_secrets(error)
-            if not is_spare:
-                self.failed(why)
+            self.failed(self._connector.without_secrets(error))
             # What the server said may hold the password, so the error is not chained.
-            raise ConnectionError(why) from None
+            raise ConnectionError(self.error) from None
         except ConfigurationError as error:
             redis_connection.disconnect()
             # Later it is a node that is down, as long as a quorum is left.

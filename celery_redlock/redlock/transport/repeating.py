@@ -1,4 +1,4 @@
-"""Rounds that are repeated once, on new connections, if theirs may be dead.
+"""Rounds that are repeated once, on new connections, if theirs turn out to be dead.
 
 Only for requests that may be made twice. A grant may not: it takes a new attempt.
 """
@@ -28,16 +28,13 @@ def ask_repeatably(
 ) -> Replies[Reply]:
     """Ask as `Channel.ask` does; if failed nodes are missed, once more on new connections.
 
-    If there are none, and the first request had only a part of the time, on the same ones: the
-    nodes may be slow.
-
     Args:
         channel: Channel to the nodes.
         commands: As in `Channel.ask`.
         parse: As in `Channel.ask`.
         is_decided: As in `Channel.ask`.
         among: Returns the nodes to ask.
-        timeout: As in `Channel.ask`. The first request gets a part of it.
+        timeout: As in `Channel.ask`. Connections that were idle get a part of it at first.
         parse_again: Parses the replies to the repeated request; None: as `parse`.
         is_short: Returns whether the failed nodes are missed; None: if no quorum is left.
 
@@ -50,7 +47,7 @@ def ask_repeatably(
     is_missed = failed > len(replies) - majority(len(replies))
     if is_short and failed:
         is_missed = is_short(replies)
-    if is_missed and (channel.renew() or first != timeout):
+    if is_missed and channel.renew():
         replies = channel.ask(commands, parse_again or parse, is_decided, among(), timeout)
     return replies
 

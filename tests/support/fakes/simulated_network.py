@@ -55,7 +55,7 @@ class Peer(SimulatedNode):
     Attributes:
         delay: How long a command takes to it, and its reply back, seconds.
         is_up: Whether it can be reached.
-        is_connecting: Whether it cannot yet, but is being connected to.
+        is_missed: Whether it cannot until a channel is renewed.
         votes_from: Until when the restart guard silences it, seconds on the test's clock.
     """
 
@@ -63,7 +63,7 @@ class Peer(SimulatedNode):
         super().__init__(network.now)
         self.delay = 0.0
         self.is_up = True
-        self.is_connecting = False
+        self.is_missed = False
         self.votes_from = -math.inf
         self._backlog: list[Callable[[], None]] | None = None
 
@@ -256,8 +256,11 @@ class SimulatedChannel(Channel):
         """Do nothing: what is up is connected."""
 
     def renew(self) -> bool:
-        """Return False: no connection is ever dead."""
-        return False
+        """Connect to the nodes that were missed; no connection is ever dead."""
+        missed = [peer for peer in self._network.nodes if peer.is_missed]
+        for peer in missed:
+            peer.is_up, peer.is_missed = True, False
+        return bool(missed)
 
     def first_timeout(self, timeout: float) -> float:
         """Return `timeout`: no connection is ever dead."""
@@ -288,10 +291,6 @@ class SimulatedChannel(Channel):
     def everyone(self) -> list[int]:
         """Return all nodes that are up."""
         return [index for index in range(len(self.nodes)) if self._peer(index).is_up]
-
-    def connecting(self) -> int:
-        """Return how many nodes are being connected to."""
-        return sum(self._peer(index).is_connecting for index in range(len(self.nodes)))
 
     def votes_in(self, index: int) -> float:
         """Return for how long the restart guard silences a node."""

@@ -35,8 +35,8 @@ class Wire:
     def everyone(self) -> list[int]:
         return [0, 1, 2, 3, 4]
 
-    def connecting(self) -> int:
-        return 0
+    def renew(self) -> bool:
+        return False
 
     def ask(
         self, commands: Any, parse: object, is_decided: Callable[..., bool], among: Sequence[int],

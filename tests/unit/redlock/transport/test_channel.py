@@ -64,7 +64,7 @@ class Peer(Node):
         self.ends: list[socket.socket] = []
         self.is_over = False
 
-    def connect(self, *, is_spare: bool = False) -> NodeConnection:
+    def connect(self) -> NodeConnection:
         self.attempts += 1
         return self.connects()
 
@@ -118,15 +118,13 @@ class Stage:
         self.channels.append(channel)
         return channel
 
-    def ask(
-        self, needed: int = 3, among: Sequence[int] = (0, 1, 2), timeout: float | None = None
-    ) -> Replies[object]:
+    def ask(self, needed: int = 3, among: Sequence[int] = (0, 1, 2)) -> Replies[object]:
         """Return all replies as soon as so many have come in."""
 
         def is_decided(replies: Replies[object]) -> bool:
             return sum(reply is not None for reply in replies) >= needed
 
-        return self.channel.ask([COMMAND], itemgetter(0), is_decided, among, timeout)
+        return self.channel.ask([COMMAND], itemgetter(0), is_decided, among)
 
     def ask_batch(self, count: int) -> Replies[list[object]]:
         def is_decided(replies: Replies[list[object]]) -> bool:
@@ -939,109 +937,52 @@ def test_without_connections_to_a_quorum_no_reply_is_waited_for(
 
 
 def test_a_slow_node_is_no_reason_for_a_new_connection(stage: Stage) -> None:
+    say_to_all(stage, b":1\r\n")
+    assert stage.ask() == [1, 1, 1]
+    stage.channel.prepare()
     stage.channel._node_timeout = 0.0
-    for number in (0, 1):
-        stage.peers[number].says(b":1\r\n")
-    assert stage.ask(needed=3) == [1, 1, Failed("timed out after 0 ms")]
+    stage.ask()
     assert not stage.channel.renew()
     assert [peer.attempts for peer in stage.peers] == [1, 1, 1]
 
 
-def ask_in_vain(stage: Stage) -> None:
-    """Ask all three, of which none answers, with a release after it."""
-    stage.channel.prepare()
-    stage.channel._node_timeout = 0.0
-    assert set(stage.ask()) == {Failed("timed out after 0 ms")}
-    stage.ask()
-    stage.channel._node_timeout = 30.0
-
-
-def test_connections_that_do_not_answer_are_renewed(stage: Stage) -> None:
+def test_connections_silent_after_idling_are_renewed(stage: Stage) -> None:
     say_to_all(stage, b":1\r\n")
     assert stage.ask() == [1, 1, 1]
     old = [peer.end for peer in stage.peers]
-    ask_in_vain(stage)
+    stage.clock.leap(6)
+    stage.channel.prepare()
     stage.channel._node_timeout = 0.0
+    assert set(stage.ask()) == {Failed("timed out after 0 ms")}
+    stage.ask()  # a release
+    stage.channel._node_timeout = 30.0
     assert stage.channel.renew()
     assert all(peer.end is not end for peer, end in zip(stage.peers[:2], old, strict=False))
     for end in old:
         assert end.recv(1 << 16).count(b"EVALSHA") == 3, "the release follows its grant"
 
 
-def test_what_was_asked_a_moment_ago_is_not_silent(stage: Stage) -> None:
-    ask_in_vain(stage)
-    assert not stage.channel.renew()
-    assert [peer.attempts for peer in stage.peers] == [1, 1, 1]
-
-
-@pytest.mark.parametrize(("needs_votes", "attempts"), [(True, 2), (False, 1)])
-def test_a_guarded_node_is_none_of_those_that_have_to_answer(
-    stage: Stage, needs_votes: bool, attempts: int
-) -> None:
-    stage.channel.prepare(needs_votes=needs_votes)
-    stage.channel._node_timeout = 0.0
-    for number in (0, 1):
-        stage.peers[number].says(b":1\r\n")
-    connection_to(stage, 0).votes_from = stage.clock.now() + 60.0
-    stage.ask(needed=3)
-    stage.channel.renew()
-    assert [peer.attempts for peer in stage.peers] == [1, 1, attempts]
-
-
-def test_servers_that_hang_are_connected_to_now_and_then(stage: Stage) -> None:
-    """New connections to them are no better: they cost a caller time, and the servers work."""
-
-    assert attempts_after_renewal(stage) == [2, 2, 2]
-    assert attempts_after_renewal(stage) == [2, 2, 2]
-    say_to_all(stage, b":1\r\n" * 2)  # too late
-    assert attempts_after_renewal(stage) == [2, 2, 2]
+def test_a_connection_that_has_answered_since_is_not_renewed(stage: Stage) -> None:
     stage.clock.leap(6)
-    stage.channel.close()
-    assert attempts_after_renewal(stage) == [4, 4, 4], "one for the channel that was closed"
-
-
-def test_servers_that_have_answered_are_connected_to_at_once(stage: Stage) -> None:
-    """They do not hang: the firewall has forgotten their connections again."""
-    assert attempts_after_renewal(stage) == [2, 2, 2]
-    for number in (0, 1):
-        stage.peers[number].says(b":1\r\n")
-    assert stage.ask(needed=2)[:2] == [1, 1]
-    assert attempts_after_renewal(stage) == [3, 3, 2]
-    assert attempts_after_renewal(stage) == [3, 3, 2]
-
-
-@pytest.mark.parametrize(("timeout", "attempts"), [(0.5, 3), (1.0, 3), (1.1, 2)])
-def test_servers_that_are_slow_are_not_connected_to_at_once(
-    stage: Stage, timeout: float, attempts: int
-) -> None:
-    """An extension had time for them, and they may have needed it."""
-    assert attempts_after_renewal(stage) == [2, 2, 2]
-    stage.channel._node_timeout = 1.0
+    stage.channel.prepare()
     say_to_all(stage, b":1\r\n")
-    assert stage.ask(timeout=timeout) == [1, 1, 1]
-    assert attempts_after_renewal(stage) == [attempts] * 3
-
-
-def attempts_after_renewal(stage: Stage) -> list[int]:
-    """Return how often each node has been connected to after a round in vain."""
-    ask_in_vain(stage)
+    assert stage.ask() == [1, 1, 1]
     stage.channel._node_timeout = 0.0
-    stage.channel.renew()
-    return [peer.attempts for peer in stage.peers]
+    stage.ask()
+    assert not stage.channel.renew()
 
 
-def test_a_first_round_has_a_part_of_the_time(stage: Stage) -> None:
+def test_a_first_round_after_idling_has_a_part_of_the_time(stage: Stage) -> None:
     stage.channel._node_timeout = 0.05
+    assert stage.channel.first_timeout(8.0) == 8.0
+    stage.clock.leap(6)
+    stage.channel.prepare()
     assert stage.channel.first_timeout(8.0) == 2.0
     assert stage.channel.first_timeout(0.1) == 0.05
     assert stage.channel.first_timeout(600.0) == 5.0, "then the connection is given up"
-    ask_in_vain(stage)
-    stage.channel._node_timeout = 0.0
-    stage.channel.renew()
-    assert stage.channel.first_timeout(8.0) == 8.0, "it will not be renewed again so soon"
-    stage.peers[1].says(b":1\r\n")
-    stage.ask(needed=1)
-    assert stage.channel.first_timeout(8.0) == 2.0
+    say_to_all(stage, b":1\r\n")
+    assert stage.ask() == [1, 1, 1]
+    assert stage.channel.first_timeout(8.0) == 8.0
 
 
 # ---- making connections

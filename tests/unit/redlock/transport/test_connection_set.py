@@ -6,7 +6,6 @@ import logging
 import math
 import socket
 from collections.abc import Callable, Iterator
-from unittest.mock import Mock
 
 import pytest
 
@@ -35,7 +34,6 @@ class Peer(Node):
         raises: What a connection attempt raises; None: it succeeds.
         votes_from: When its server may vote.
         attempts: How often a connection was attempted.
-        is_spare: Whether the last one was to be another beside one that stands.
     """
 
     def __init__(self, number: int, clock: FakeClock) -> None:
@@ -43,13 +41,11 @@ class Peer(Node):
         self.raises: Exception | None = None
         self.votes_from = 0.0
         self.attempts = 0
-        self.is_spare = False
         self.run_id_of_server: str | None = None
         self.ends: list[socket.socket] = []
 
-    def connect(self, *, is_spare: bool = False) -> NodeConnection:
+    def connect(self) -> NodeConnection:
         self.attempts += 1
-        self.is_spare = is_spare
         if self.raises:
             if isinstance(self.raises, ConnectionError):
                 self.failed("refused")
@@ -121,18 +117,7 @@ def test_each_node_gets_one_connection(stage: Stage) -> None:
 def test_a_node_is_not_tried_again_during_an_attempt(stage: Stage) -> None:
     stage.waiting = []
     assert stage.reconnect() == stage.reconnect() == []
-    assert len(stage.waiting) == stage.set.connecting() == 3
-
-
-def test_a_node_is_being_connected_to_until_it_is_connected_or_down(stage: Stage) -> None:
-    stage.waiting = []
-    stage.peers[0].raises = ConnectionError()
-    stage.reconnect()
-    for left, attempt in zip((2, 1, 0), stage.waiting, strict=True):
-        attempt()
-        stage.set.adopt()
-        assert stage.set.connecting() == left
-    assert stage.set.connected() == [1, 2]
+    assert len(stage.waiting) == 3
 
 
 def test_a_caller_without_patience_waits_for_no_connection(stage: Stage) -> None:
@@ -300,93 +285,32 @@ def test_a_server_at_two_addresses_has_one_connection(stage: Stage) -> None:
     assert stage.peers[0].error is None, "the address may lead to another server"
 
 
-# ---- connections that were missed
+# ---- connections that were idle
 
 
-def test_a_silent_connection_is_replaced_by_the_next_one(stage: Stage) -> None:
-    assert stage.reconnect() == [0, 1, 2]
-    before = stage.set.by_node.copy()
-    assert before[0]
-    stage.waiting = []
-    replace(stage, 0, 1)
-    replace(stage, 0)
-    assert stage.set.by_node == before, "until there is another one"
-    assert stage.set.connecting() == 0
-    [first, _] = stage.waiting
-    first()
-    assert stage.reconnect() == [0, 1, 2]
-    assert [one is old for one, old in zip(stage.set.by_node, before, strict=True)] == [
-        False, True, True,
-    ]  # fmt: skip
-    assert before[0].closed == "it has not answered"
+def test_a_connection_that_is_silent_after_idling_is_dropped(stage: Stage) -> None:
+    stage.reconnect()
+    stage.set.note_idle()
+    asked, answering, _ = stage.set.by_node
+    assert asked
+    assert answering
+    for connection in (asked, answering):
+        connection.send(b"x", 1, stage.clock.now())
+    stage.peers[1].ends[0].sendall(b":1\r\n")
+    answering.receive(stage.clock.now())
+    stage.set.drop_silent()
+    assert stage.set.connected() == [1, 2], "one has answered, one was not asked"
     assert stage.peers[0].error is None, "the path may be to blame"
-    assert sorted(stage.set.index_of.values()) == [0, 1, 2]
+    assert stage.reconnect() == [1, 2], "with a quorum it waits for a moment"
 
 
-def test_a_silent_connection_stays_if_there_is_no_other(stage: Stage) -> None:
-    assert stage.reconnect() == [0, 1, 2]
-    before = stage.set.by_node.copy()
-    stage.peers[0].raises = MemoryError()
-    replace(stage, 0)
-    assert stage.set.by_node == before
-    assert stage.peers[0].is_spare
-    assert stage.peers[0].error is None, "it may hang for a moment, and answer again"
-
-
-def test_without_a_thread_a_silent_connection_stays(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert stage.reconnect() == [0, 1, 2]
-    monkeypatch.setattr(dispatch, "start_beside", Mock(side_effect=RuntimeError))
-    replace(stage, 0)
+def test_a_silent_connection_that_was_not_idle_stays(stage: Stage) -> None:
+    stage.reconnect()
+    [connection, *_] = stage.set.by_node
+    assert connection
+    connection.send(b"x", 1, stage.clock.now())
+    stage.set.drop_silent()
     assert stage.set.connected() == [0, 1, 2]
-    assert stage.peers[0].error is None
-
-
-@pytest.mark.parametrize(
-    ("silent", "patience", "waits"),
-    [([0, 1], 0.2, 0.2), ([0, 1], 9.0, 0.5), ([0], 9.0, 0.05), ([0], 0.02, 0.02)],
-)
-def test_a_quorum_in_place_of_the_silent_is_waited_for(
-    stage: Stage,
-    monkeypatch: pytest.MonkeyPatch,
-    silent: list[int],
-    patience: float,
-    waits: float,
-) -> None:
-    """And a little longer, to start with all of them."""
-    stage.reconnect()
-    waited = waited_in_vain(stage, monkeypatch)
-    replace(stage, *silent, patience=patience)
-    assert waited == [pytest.approx(waits)]
-
-
-@pytest.mark.parametrize(("needs_votes", "waits"), [(True, 0.5), (False, 0.05)])
-def test_a_guarded_node_is_none_of_the_quorum_in_their_place(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, needs_votes: bool, waits: float
-) -> None:
-    stage.peers[2].votes_from = stage.clock.now() + 60.0
-    stage.reconnect()
-    waited = waited_in_vain(stage, monkeypatch)
-    replace(stage, 0, patience=9.0, needs_votes=needs_votes)
-    assert waited == [pytest.approx(waits)]
-
-
-def waited_in_vain(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Let no attempt to connect end; return the times for which one is waited for."""
-    waited: list[float] = []
-
-    def adopt(seconds: float) -> None:
-        waited.append(seconds)
-        stage.clock.move(seconds)
-
-    stage.waiting = []
-    monkeypatch.setattr(stage.set, "adopt", adopt)
-    return waited
-
-
-def replace(stage: Stage, *silent: int, patience: float = 0.0, needs_votes: bool = True) -> None:
-    stage.set.replace(silent, stage.clock.now(), patience, needs_votes=needs_votes)
 
 
 def test_a_missed_node_is_connected_to_beside_a_quorum(stage: Stage) -> None:

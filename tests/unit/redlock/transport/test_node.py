@@ -106,19 +106,6 @@ def test_words_before_the_login_are_the_reason_for_a_hang_up(
     ends[-1].close()
 
 
-def test_a_spare_connection_that_can_not_be_made_tells_nothing_of_the_node() -> None:
-    seen: list[Event] = []
-    with FakeNode() as server:
-        server.answers["INFO"] = b"-LOADING\r\n"
-        node = Node(server.url, FakeClock(), 60.0, GUARD, seen.append)
-        with pytest.raises(ConnectionError, match="LOADING"):
-            node.connect(is_spare=True)
-        assert (node.error, seen) == (None, [])
-        with pytest.raises(ConnectionError, match="LOADING"):
-            node.connect()
-        assert node.error == "LOADING"
-
-
 def test_the_refusal_of_another_server_is_the_reason() -> None:
     with FakeNode() as server:
         server.answers["SELECT"] = b"-ERR DB index is out of range\r\n"

@@ -75,13 +75,6 @@ def test_without_new_connections_no_round_is_repeated() -> None:
     assert rounds.timeouts == [None]
 
 
-def test_a_round_cut_short_is_repeated_on_the_same_connections() -> None:
-    """The nodes may answer within the rest of the time."""
-    rounds = Rounds([LATE, LATE, LATE], [1, 1, LATE], can_renew=False)
-    assert rounds.run(timeout=8.0) == [1, 1, LATE]
-    assert rounds.timeouts == [2.0, 8.0]
-
-
 def test_replies_to_a_repeated_request_have_a_parser_of_their_own() -> None:
     rounds = Rounds([LATE, LATE, 1], [1, 1, LATE])
     assert rounds.run(parse_again=lambda raws: -raws[0]) == [-1, -1, LATE]

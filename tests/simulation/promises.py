@@ -53,6 +53,8 @@ _WHILE_IDLE = (*ON_IDLE, BLACK_HOLE, "reset", "half_open")
 """Faults that an acquisition gets over if they strike before it begins."""
 _DOWN = ("restart", "forget", "power_loss")
 """Faults of which a client soon knows that it can't connect."""
+_ENDS_CONNECTIONS = ("reset", "closing")
+"""Faults that end connections, and of which the client hears."""
 _LEAST_IDLE_S = {"silent": 5.0, "closing": NODE_TIMEOUT_S + 0.01}
 """A connection that does not answer is replaced within an attempt only if it was idle for so long.
 One that is closed sooner may be closed while the attempt waits for the next node to connect."""
@@ -96,6 +98,7 @@ class Promises:
             self._judge_loss(event.lease)
         elif isinstance(event, NodeDown):
             self._judge_blame(event.node, event.error)
+            self._judge_down(event)
 
     def note_refused(self, began: float, wait: float, error: RedlockError) -> None:
         """Judge that an attempt to acquire, which began then and may have waited, failed."""
@@ -167,6 +170,23 @@ class Promises:
                 "reason", f"{self._process.name} does not say in short why {node} fails: {why[:99]}"
             )
 
+    def _judge_down(self, event: NodeDown) -> None:
+        """Fail if a node is called down of which at most connections have ended, not attempts."""
+        now = self._world.time
+        if not self._is_quick or self._process.last_struck >= now - _AFTERMATH_S:
+            return
+        for (server, link), faults in zip(self._links_of.items(), self._faults, strict=True):
+            harmful = [
+                fault
+                for fault in faults
+                if fault.kind not in _ENDS_CONNECTIONS or _strikes_attempt(fault, link)
+            ]
+            is_well = not any(self._harms(one, link, now - _AFTERMATH_S, 0.0) for one in harmful)
+            if event.node.partition(":")[0] == server.name and is_well:
+                self._fail(
+                    "down", f"{self._process.name} calls {event.node} down, which is well: {event}"
+                )
+
     def judge_attempts(self) -> None:
         """Judge how often the client has tried to connect to each node."""
         for (server, link), faults in zip(self._links_of.items(), self._faults, strict=True):
@@ -201,9 +221,7 @@ class Promises:
         if fault.kind in _WHILE_IDLE and begins_at < idle_until:
             is_early = fault.size < _LEAST_IDLE_S.get(fault.kind, 0.0)
             # The client waits for its end, and makes no other connection before.
-            strikes_attempt = fault.kind != "reset" and any(
-                0 <= begins_at - one <= NODE_TIMEOUT_S for one in link.attempts
-            )
+            strikes_attempt = fault.kind != "reset" and _strikes_attempt(fault, link)
             # What a black hole has swallowed, the kernel sends again a second later.
             is_awaited = fault.kind == BLACK_HOLE and any(
                 0 <= one - begins_at <= fault.lasts and self._world.time - one <= _SENT_AGAIN_S
@@ -212,6 +230,11 @@ class Promises:
             if not (is_early or strikes_attempt or is_awaited):
                 return False
         return begins_at <= self._world.time and begins_at + fault.lasts + _AFTERMATH_S > since
+
+
+def _strikes_attempt(fault: Fault, link: Link) -> bool:
+    """Return whether a fault begins while the client may be connecting."""
+    return any(0 <= 1000.0 + fault.at - one <= NODE_TIMEOUT_S for one in link.attempts)
 
 
 def _concerns(fault: Fault, node: int, client: int) -> bool:

@@ -18,6 +18,7 @@ from celery_redlock.redlock.transport.channel import Channel
 from celery_redlock.redlock.transport.connection import NodeConnection
 from celery_redlock.redlock.transport.connection_set import ConnectionSet
 from celery_redlock.redlock.transport.handshake import Handshake, Server
+from celery_redlock.redlock.transport.node import Node
 
 Bug = Callable[[pytest.MonkeyPatch], None]
 BUGS: dict[str, Bug] = {}
@@ -30,6 +31,7 @@ KNOWN_SEEDS = {
     "a_former_replica_votes": 1_000_000,
     "what_a_full_node_said_is_lost": 1_000_015,
     "a_refused_login_is_told_whole": 1_000_182,
+    "an_end_calls_the_node_down": 1_000_015,
 }
 """A schedule that was picked because it finds the bug."""
 FOUND_WITHIN = {
@@ -41,6 +43,7 @@ FOUND_WITHIN = {
     "a_former_replica_votes": 2_000,
     "what_a_full_node_said_is_lost": 2_000,
     "a_refused_login_is_told_whole": 2_000,
+    "an_end_calls_the_node_down": 200,
 }
 """As in `bugs`."""
 _ordinary = re.compile(rb":\d\r\n|\$16\r\n\d{16}\r\n").fullmatch
@@ -136,3 +139,9 @@ def _what_a_full_node_said_is_lost(patch: pytest.MonkeyPatch) -> None:
 @_bug
 def _a_refused_login_is_told_whole(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(redis_py, "_LONGEST_ERROR", 1 << 20)
+
+
+@_bug
+def _an_end_calls_the_node_down(patch: pytest.MonkeyPatch) -> None:
+    """The end of any connection is taken for that of its node."""
+    patch.setattr(Node, "_ended", lambda self, why, *, blames_node: self.failed(why))

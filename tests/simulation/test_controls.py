@@ -40,6 +40,7 @@ _FOUND_AS = {
     "a_former_replica_votes": "exclusion",
     "what_a_full_node_said_is_lost": "reason",
     "a_refused_login_is_told_whole": "reason",
+    "an_end_calls_the_node_down": "down",
 }
 
 

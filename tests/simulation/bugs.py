@@ -176,9 +176,11 @@ def _same_owner_again(patch: pytest.MonkeyPatch) -> None:
     owners: dict[str | None, str] = {}
     acquire, make = Acquisition.acquire, fresh_owner
 
-    def first(self: Acquisition, attempt: Any, label: str | None, *args: Any) -> Lease:
+    def first(
+        self: Acquisition, attempt: Any, label: str | None, *args: Any, **options: Any
+    ) -> Lease:
         owners.pop(label, None)
-        return acquire(self, attempt, label, *args)
+        return acquire(self, attempt, label, *args, **options)
 
     def again(label: str | None = None, **options: Any) -> str:
         if label not in owners:

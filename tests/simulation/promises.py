@@ -55,9 +55,9 @@ _DOWN = ("restart", "forget", "power_loss")
 """Faults of which a client soon knows that it can't connect."""
 _ENDS_CONNECTIONS = ("reset", "closing")
 """Faults that end connections, and of which the client hears."""
-_LEAST_IDLE_S = {"silent": 5.0, "closing": NODE_TIMEOUT_S + 0.01}
-"""A connection that does not answer is replaced within an attempt only if it was idle for so long.
-One that is closed sooner may be closed while the attempt waits for the next node to connect."""
+_LEAST_IDLE_S = {"closing": NODE_TIMEOUT_S + 0.01}
+"""A connection that is closed sooner may be closed while the attempt waits for the next node to
+connect."""
 
 
 class Promises:

@@ -26,6 +26,7 @@ KNOWN_SEEDS = {
     "a_piece_is_known_as_the_batch": 1_000_003,
     "an_unread_reply_is_owed": 1_000_353,
     "dead_connections_fail_the_attempt": 1_000_168,
+    "silent_connections_are_kept": 1_000_215,
     "one_address_is_waited_for": 1_000_324,
     "no_back_off_without_a_quorum": 1_000_265,
     "a_former_replica_votes": 1_000_000,
@@ -38,6 +39,7 @@ FOUND_WITHIN = {
     "a_piece_is_known_as_the_batch": 100,
     "an_unread_reply_is_owed": 1_000,
     "dead_connections_fail_the_attempt": 1_000,
+    "silent_connections_are_kept": 5_000,
     "one_address_is_waited_for": 2_000,
     "no_back_off_without_a_quorum": 2_000,
     "a_former_replica_votes": 2_000,
@@ -95,6 +97,11 @@ def _an_unread_reply_is_owed(patch: pytest.MonkeyPatch) -> None:
 @_bug
 def _dead_connections_fail_the_attempt(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Channel, "renew", lambda _: False)
+
+
+@_bug
+def _silent_connections_are_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ConnectionSet, "replace_silent", lambda *_, **__: None)
 
 
 @_bug

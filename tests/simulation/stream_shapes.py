@@ -127,7 +127,7 @@ def _idle(chance: random.Random, seed: int) -> Schedule:
     pick = chance.choice
     count = pick((3, 3, 5))
     kind = pick((*ON_IDLE, *ON_IDLE, BLACK_HOLE, "reset", "half_open"))
-    pause = pick((5.0, 7.0)) if kind == "silent" else pick((0.1, 0.1, 1.2))
+    pause = pick((0.5, 1.2, 5.0, 7.0)) if kind == "silent" else pick((0.1, 0.1, 1.2))
     clients = tuple(
         Client(
             _rate(chance), 0.0, 0.0,
@@ -143,7 +143,10 @@ def _idle(chance: random.Random, seed: int) -> Schedule:
         )
         for number in range(pick((1, 1, 2)))
     )  # fmt: skip
-    size = chance.uniform(0.06, 0.09) if kind == "closing" else 5.0
+    if kind == "closing":
+        size = chance.uniform(0.06, 0.09)
+    else:
+        size = pick((0.3, 1.0, 5.0)) if kind == "silent" else 5.0
     if kind in ("reset", "half_open"):
         at = round(chance.uniform(0.0, 2.0), 4)
         faults = tuple(Fault(at, 0.0, kind, node) for node in range(count))

@@ -35,6 +35,7 @@ _FOUND_AS = {
     "a_piece_is_known_as_the_batch": "blame",
     "an_unread_reply_is_owed": "extension",
     "dead_connections_fail_the_attempt": "refused",
+    "silent_connections_are_kept": "refused",
     "one_address_is_waited_for": "refused",
     "no_back_off_without_a_quorum": "attempts",
     "a_former_replica_votes": "exclusion",

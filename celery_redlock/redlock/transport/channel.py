@@ -302,8 +302,9 @@ class Channel:
         """Replace the connections that a round without a quorum has found dead, or has missed.
 
         They broke since `prepare`, or were idle for long before it and have answered nothing since,
-        or had not been made by then. What was written to those that were idle is not lost: if their
-        server hangs, it reads all of it in order.
+        or had not been made by then. Others that have not answered are replaced by those spares
+        that can be made at once. What was written to them is not lost: if their server hangs, it
+        reads all of it in order.
 
         Returns:
             Whether that brought a quorum, without suspects: the round is worth repeating.
@@ -313,6 +314,7 @@ class Channel:
         now, changes = self._clock.now(), self._changes
         self._look(now)
         self._connections.drop_silent()
+        self._connections.replace_silent(now, needs_votes=self._needs_votes)
         self._reconnect(now, least=self._node_timeout, for_all=True)
         if self._changes == changes:
             return False

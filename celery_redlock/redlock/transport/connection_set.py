@@ -7,6 +7,7 @@ import logging
 import math
 import queue
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeAlias
 
 from celery_redlock.redlock.clock import Clock
@@ -28,6 +29,8 @@ _ADDRESSES = 3
 """Addresses of a name that a caller waits for, each for the connect timeout."""
 _LOOK_S = 0.05
 """Interval of looks whether an attempt of another channel has ended."""
+_LOOK_FOR_SPARE_S = 0.005
+"""The same, while the attempt has to end within the node timeout."""
 _ASK_AGAIN_S = 5.0
 """Time after which a node is asked again whether it votes, while no quorum does."""
 
@@ -76,10 +79,25 @@ class ConnectionSet:
         """Return the nodes that have a connection."""
         return [index for index, connection in enumerate(self.by_node) if connection]
 
-    def _is_short(self, now: float, *, needs_votes: bool = True) -> bool:
-        """Return whether fewer than a quorum are connected, of those that vote if need be."""
+    def _is_short(
+        self,
+        now: float,
+        *,
+        needs_votes: bool = True,
+        besides: Mapping[int, NodeConnection] = MappingProxyType({}),
+    ) -> bool:
+        """Return whether fewer than a quorum are connected, of those that vote if need be.
+
+        Args:
+            now: Time, seconds on the clock.
+            needs_votes: Whether only those count that vote.
+            besides: Connections that do not count.
+        """
         until = now if needs_votes else math.inf
-        count = sum(one is not None and one.votes_from <= until for one in self.by_node)
+        count = sum(
+            one is not None and one.votes_from <= until and one is not besides.get(index)
+            for index, one in enumerate(self.by_node)
+        )
         return count < self._quorum
 
     def reconnect(
@@ -197,21 +215,59 @@ class ConnectionSet:
             self.adopt(left)
         self._is_new = False
 
+    def replace_silent(self, began: float, *, needs_votes: bool) -> None:
+        """Try spares for connections that have not answered in time, if a quorum needs them.
+
+        A firewall may have forgotten them. Or their servers hang, so that they stay until there is
+        a spare: whoever waits for one fails a node timeout later. One that is made later takes its
+        place when it is adopted.
+
+        Args:
+            began: Time, seconds on the clock; the longest wait is a node timeout from then on.
+            needs_votes: Whether a node inside its restart guard is none of a quorum.
+        """
+        silent = {
+            index: one
+            for index, one in enumerate(self.by_node)
+            if one and one.sent > one.received and one.owed_since + self._node_timeout <= began
+        }
+        is_pending = True
+        while is_pending and self._is_short(
+            self._clock.now(), needs_votes=needs_votes, besides=silent
+        ):
+            for index, one in silent.items():
+                if (
+                    self.by_node[index] is one
+                    and index not in self._connecting
+                    and self._nodes[index].spare_begins(one.identified_at)
+                ):
+                    self._start_connecting(index)
+            # Of this channel, or of another one: then this one may try its own after that.
+            last = max((self._nodes[index].spare_began_at for index in silent), default=-math.inf)
+            is_pending = self._clock.now() < min(began, last) + self._node_timeout
+            # One arrives before it is noted that it has ended.
+            self.adopt(_LOOK_FOR_SPARE_S if is_pending else 0.0)
+
     def _start_connecting(self, index: int) -> None:
         self._connecting.add(index)
-        self._nodes[index].attempt_begins(self._clock.now())
+        is_spare = self.by_node[index] is not None
+        if not is_spare:
+            self._nodes[index].attempt_begins(self._clock.now())
         name, arrivals = f"redlock-connect-{self._nodes[index].name}", self._arrivals
         try:
-            dispatch.start_beside(lambda: self._connect(index, arrivals), name)
+            dispatch.start_beside(lambda: self._connect(index, arrivals, is_spare=is_spare), name)
         except RuntimeError as error:
             # The existing connections may be enough.
             self._connecting.discard(index)
-            self._nodes[index].failed(f"no thread can be started to connect: {error}")
+            if is_spare:
+                self._nodes[index].spare_ends(0.0, is_made=False, is_quick=False)
+            else:
+                self._nodes[index].failed(f"no thread can be started to connect: {error}")
 
-    def _connect(self, index: int, arrivals: _Arrivals) -> None:
-        connection = None
+    def _connect(self, index: int, arrivals: _Arrivals, *, is_spare: bool) -> None:
+        connection, began = None, self._clock.now()
         try:
-            connection = self._nodes[index].connect()
+            connection = self._nodes[index].connect(is_spare=is_spare)
         except (ConnectionError, ConfigurationError):
             pass  # The node keeps it in `error` and reports it to the observers.
         except Exception as error:  # noqa: BLE001  # it is logged
@@ -219,10 +275,15 @@ class ConnectionSet:
             callbacks.tell(
                 logger.error, "connecting failed unexpectedly node=%s", name, exc_info=error
             )
-            self._nodes[index].failed(f"unexpectedly, {error!r}")
+            if not is_spare:
+                self._nodes[index].failed(f"unexpectedly, {error!r}")
         finally:
             # This has to be done always: the node is not connected to again before that.
             arrivals.put((index, connection))
+            if is_spare:
+                is_quick = self._clock.now() - began <= self._node_timeout
+                is_made = connection is not None
+                self._nodes[index].spare_ends(began, is_made=is_made, is_quick=is_quick)
             if arrivals is not self._arrivals:  # closed meanwhile: nobody adopts it
                 _disconnect(_taken_from(arrivals))
 
@@ -236,6 +297,9 @@ class ConnectionSet:
             patience = 0.0
             self._connecting.discard(index)
             if connection:
+                if before := self.by_node[index]:
+                    before.fail("it has not answered, and its node was connected to again")
+                    self.drop(index)
                 self._drop_another_to(connection.run_id)
                 self.by_node[index] = connection
                 self.adopted += 1

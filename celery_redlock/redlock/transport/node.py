@@ -23,6 +23,8 @@ _BACKOFF_MAX_S = 5.0
 _BACKOFF_SHORT_S = 0.5
 """Longest pause for channels without a quorum: so late at most is a recovery noticed."""
 _NO_PAUSE = (0.0, 0.0)
+_SPARE_S = 5.0
+"""Pause between spares for silent connections, unless one was made quickly."""
 _MOST_RUN_IDS = 16
 _REFUSAL_S = 60.0
 """A refusal or a protocol violation this long after the previous one counts as the first."""
@@ -55,6 +57,8 @@ class Node:
             for each pause of the back-off.
         attempt_began_at: Time at which the last attempt began, seconds on the clock.
         tried_at: Time at which the last attempt ended, seconds on the clock.
+        spare_began_at: Time at which a channel began to try a spare for a silent connection,
+            seconds on the clock; minus infinity: none does.
         run_id: Run id of its server, as last seen.
         run_ids: Run ids of the last servers that were accepted, the newest last.
         database: Number of the database.
@@ -85,7 +89,7 @@ class Node:
         self.misconfigured: ConfigurationError | None = None
         self.peers: tuple[Node, ...] = ()
         self.retry_at = self.retry_short_at = 0.0
-        self.attempt_began_at = self.tried_at = -math.inf
+        self.attempt_began_at = self.tried_at = self.spare_began_at = -math.inf
         self._connector = redis_py.Connector(url, self.name, connect_timeout)
         self.database = self._connector.database
         # Without a guard there is nothing to shorten.
@@ -94,19 +98,23 @@ class Node:
         self._guard = RestartGuard(self.name, clock, guard_s, admitted_s)
         self._failures = 0
         self._pauses = _NO_PAUSE
-        self._refused_at = self._blamed_at = -math.inf
+        self._refused_at = self._blamed_at = self._spare_at = self._renewed_at = -math.inf
         self._announced: str | None = None
         self._is_unfit, self._was_accepted = False, self.name in _inherited
 
     def __repr__(self) -> str:
         return f"Node({self.name!r}, run_id={self.run_id!r}, error={self.error!r})"
 
-    def connect(self) -> NodeConnection:
+    def connect(self, *, is_spare: bool = False) -> NodeConnection:
         """Return a new connection, with scripts loaded and the server's identity checked.
+
+        Args:
+            is_spare: Whether there is another one, which does not answer. If this one can't be
+                made, that does not mean that the node is down.
 
         Raises:
             ConfigurationError: The server is not an independent master.
-            ConnectionError: The server is down or does not answer; `error` has the reason.
+            ConnectionError: The server is down or does not answer; with the reason.
         """
         redis_connection = self._connector.new_connection()
         try:
@@ -118,9 +126,11 @@ class Node:
             connection.history = self.history = server.history
         except redis_py.ERRORS as error:
             redis_connection.disconnect()
-            self.failed(self._connector.without_secrets(error))
+            why = self._connector.without_secrets(error)
+            if not is_spare:
+                self.failed(why)
             # What the server said may hold the password, so the error is not chained.
-            raise ConnectionError(self.error) from None
+            raise ConnectionError(why) from None
         except ConfigurationError as error:
             redis_connection.disconnect()
             # Later it is a node that is down, as long as a quorum is left.
@@ -179,6 +189,35 @@ class Node:
             self.history = _UNFIT
             raise
 
+    def spare_begins(self, made_at: float) -> bool:
+        """Return whether to try a spare for a connection that does not answer; note that it begins.
+
+        Its server may hang, and a spare is no better then. So one is tried now and then, and once
+        one was made, one for each connection that is older.
+
+        Args:
+            made_at: When the connection was made, seconds on the clock.
+        """
+        now = self.clock.now()
+        if now < self._spare_at and made_at >= self._renewed_at:
+            return False
+        self._spare_at, self.spare_began_at = now + _SPARE_S, now
+        return True
+
+    def spare_ends(self, began: float, *, is_made: bool, is_quick: bool) -> None:
+        """Note that a spare was made, or could not be.
+
+        Args:
+            began: When it began, seconds on the clock.
+            is_made: Whether it was made.
+            is_quick: Whether that took no longer than a round may take: the server does not hang.
+        """
+        self.spare_began_at = -math.inf
+        if is_made:
+            self._renewed_at = began
+        if is_made and is_quick:
+            self._spare_at = -math.inf
+
     def attempt_begins(self, now: float) -> None:
         """Keep other channels from connecting at the same time to a node that may be down."""
         self.attempt_began_at = now
@@ -211,6 +250,7 @@ class Node:
         """In a child: forget attempts that are under way, which are the parent's, and pauses."""
         self._pauses = _NO_PAUSE
         self.retry_at, self.retry_short_at = _NO_PAUSE
+        self.spare_began_at = -math.inf
 
     def refuses(self, error: str) -> None:
         """Note that the node refuses to write; observers hear of it once a minute at most."""

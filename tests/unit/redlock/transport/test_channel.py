@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import select
 import socket
@@ -21,7 +22,7 @@ import pytest
 from celery_redlock.redlock.events import Event, NodeRefuses
 from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.threads import dispatch
-from celery_redlock.redlock.transport import lingering
+from celery_redlock.redlock.transport import connection_set, lingering
 from celery_redlock.redlock.transport.channel import Channel
 from celery_redlock.redlock.transport.connection import NodeConnection
 from celery_redlock.redlock.transport.in_flight import Replies
@@ -29,7 +30,7 @@ from celery_redlock.redlock.transport.lingering import close_lingering
 from celery_redlock.redlock.transport.node import Node
 from celery_redlock.redlock.transport.pool import Pool
 from tests.support.eventually import eventually
-from tests.support.fakes.fake_clock import LeapingClock
+from tests.support.fakes.fake_clock import LeapingClock, StandingClock
 from tests.support.faults.strikes import Struck, strikes
 
 NOSCRIPT = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
@@ -64,7 +65,7 @@ class Peer(Node):
         self.ends: list[socket.socket] = []
         self.is_over = False
 
-    def connect(self) -> NodeConnection:
+    def connect(self, *, is_spare: bool = False) -> NodeConnection:
         self.attempts += 1
         return self.connects()
 
@@ -118,13 +119,15 @@ class Stage:
         self.channels.append(channel)
         return channel
 
-    def ask(self, needed: int = 3, among: Sequence[int] = (0, 1, 2)) -> Replies[object]:
+    def ask(
+        self, needed: int = 3, among: Sequence[int] = (0, 1, 2), timeout: float | None = None
+    ) -> Replies[object]:
         """Return all replies as soon as so many have come in."""
 
         def is_decided(replies: Replies[object]) -> bool:
             return sum(reply is not None for reply in replies) >= needed
 
-        return self.channel.ask([COMMAND], itemgetter(0), is_decided, among)
+        return self.channel.ask([COMMAND], itemgetter(0), is_decided, among, timeout)
 
     def ask_batch(self, count: int) -> Replies[list[object]]:
         def is_decided(replies: Replies[list[object]]) -> bool:
@@ -983,6 +986,138 @@ def test_a_first_round_after_idling_has_a_part_of_the_time(stage: Stage) -> None
     say_to_all(stage, b":1\r\n")
     assert stage.ask() == [1, 1, 1]
     assert stage.channel.first_timeout(8.0) == 8.0
+
+
+# ---- spares for connections that do not answer
+
+
+@pytest.fixture
+def silent(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    """All have answered once; none is given up, however much time passes."""
+    monkeypatch.setattr(connection_set, "GIVE_UP_S", math.inf)
+    say_to_all(stage, b":1\r\n")
+    assert stage.ask() == [1, 1, 1]
+    return stage
+
+
+def ask_in_vain(stage: Stage, *answering: int) -> None:
+    """Ask all three, of which only these answer within the node timeout."""
+    for number in answering:
+        stage.peers[number].says(b":1\r\n")
+    replies = stage.ask(timeout=0.0)
+    assert [number for number in range(3) if replies[number] == 1] == [*answering]
+    stage.clock.leap(30)
+
+
+def attempts(stage: Stage) -> list[int]:
+    return [peer.attempts for peer in stage.peers]
+
+
+def has_no_spare_under_way(stage: Stage) -> bool:
+    return all(peer.spare_began_at == -math.inf for peer in stage.peers)
+
+
+def test_connections_that_do_not_answer_are_replaced(silent: Stage) -> None:
+    old = [peer.end for peer in silent.peers]
+    for number in (2, 3, 4):  # the new ones are forgotten, too
+        ask_in_vain(silent)
+        assert silent.channel.renew()
+        eventually(lambda: has_no_spare_under_way(silent))
+        silent.channel._look(silent.clock.now())  # for the third, if it came later
+        assert attempts(silent) == [number] * 3
+    for end in old:
+        assert end.recv(1 << 16).count(b"EVALSHA") == 2, "all that was written has arrived"
+    assert silent.seen == [], "no node is called down"
+
+
+def test_a_quorum_that_answers_needs_no_spare(silent: Stage) -> None:
+    ask_in_vain(silent, 0, 1)
+    assert not silent.channel.renew()
+    assert attempts(silent) == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("needs_votes", "made"), [(True, 2), (False, 1)])
+def test_a_guarded_node_is_none_of_those_that_answer(
+    silent: Stage, needs_votes: bool, made: int
+) -> None:
+    silent.channel.prepare(needs_votes=needs_votes)
+    connection_to(silent, 0).votes_from = silent.clock.now() + 600.0
+    ask_in_vain(silent, 0, 1)
+    silent.channel.renew()
+    assert attempts(silent) == [1, 1, made]
+
+
+def test_what_was_asked_a_moment_ago_is_not_silent(silent: Stage) -> None:
+    silent.ask(timeout=0.0)
+    assert not silent.channel.renew()
+    assert attempts(silent) == [1, 1, 1]
+
+
+def test_a_spare_that_fails_does_not_call_the_node_down(silent: Stage) -> None:
+    def fail() -> NodeConnection:
+        raise ConnectionError
+
+    for peer in silent.peers:
+        peer.connects = fail
+    ask_in_vain(silent)
+    assert not silent.channel.renew()
+    assert [peer.error for peer in silent.peers] == [None] * 3
+    assert silent.channel.everyone() == [0, 1, 2], "the old connections stay"
+    ask_in_vain(silent)
+    assert not silent.channel.renew()
+    assert attempts(silent) == [3, 3, 3], "the pause of five seconds is over"
+
+
+def test_servers_that_hang_get_a_spare_now_and_then(silent: Stage) -> None:
+    gate = threading.Event()
+    for peer in silent.peers:
+
+        def hang(connect: Callable[[], NodeConnection] = peer.connects) -> NodeConnection:
+            gate.wait(60)
+            return connect()
+
+        peer.connects = hang
+    silent.channel._connections._node_timeout = 0.5
+    ask_in_vain(silent)
+    assert not silent.channel.renew()
+    assert attempts(silent) == [2, 2, 2]
+    before = silent.channel.dropped()
+    silent.ask(timeout=0.0)
+    silent.clock.leap(1)
+    assert not silent.channel.renew(), "these spares are not waited for again"
+    other = silent.new_channel()
+    assert attempts(silent) == [2, 2, 2]
+    gate.set()
+    eventually(lambda: has_no_spare_under_way(silent))
+    assert silent.channel.dropped() == before
+    silent.channel._look(silent.clock.now())
+    assert silent.channel.dropped() == before + 3, "each spare takes the place of the old one"
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("made", "is_made", "is_quick", "later", "is_tried"),
+    [
+        (0.0, False, False, 0.0, False),
+        (0.0, False, False, 5.0, True),
+        (0.0, True, True, 0.0, True),
+        (0.0, True, False, 0.0, True),  # it is older than the one that was made
+        (1.0, True, False, 0.0, False),
+        (1.0, True, True, 0.0, True),
+        (1.0, True, False, 5.0, True),
+    ],
+)
+def test_when_a_spare_is_tried_again(
+    made: float, is_made: bool, is_quick: bool, later: float, is_tried: bool
+) -> None:
+    clock = StandingClock()
+    node = Node("redis://node:1", clock, 60.0, 0.0, lambda _: None)
+    began = clock.now()
+    assert node.spare_begins(began)
+    assert not node.spare_begins(began)
+    node.spare_ends(began, is_made=is_made, is_quick=is_quick)
+    clock.leap(later)
+    assert node.spare_begins(began + made - 0.5) == is_tried
 
 
 # ---- making connections

@@ -44,7 +44,7 @@ class Peer(Node):
         self.run_id_of_server: str | None = None
         self.ends: list[socket.socket] = []
 
-    def connect(self) -> NodeConnection:
+    def connect(self, *, is_spare: bool = False) -> NodeConnection:
         self.attempts += 1
         if self.raises:
             if isinstance(self.raises, ConnectionError):

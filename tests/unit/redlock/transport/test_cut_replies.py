@@ -169,7 +169,7 @@ class Server(Node):
         self._reader = hiredis.Reader()
         self.end: socket.socket | None = None
 
-    def connect(self) -> NodeConnection:
+    def connect(self, *, is_spare: bool = False) -> NodeConnection:
         ours, self.end = socket.socketpair()
         self.end.setblocking(False)
         return NodeConnection(Connection(ours), votes_from=0.0, on_end=self._ended)

@@ -308,14 +308,19 @@ class Acquisition(Access):
     def _abandon(
         self, channel: Channel, attempt: Attempt, grants: Sequence[GrantReply | None]
     ) -> None:
-        """Release a failed attempt on every node except those that refused it.
+        """Release a failed attempt on every node that may have its grant, now or later.
 
         A grant that may still be on its way is followed by its release on the same connection. Only
         nodes that hold the lock according to `grants` are waited for.
+
+        Args:
+            channel: Channel on which the grants were sent.
+            attempt: The attempt.
+            grants: One entry per node; empty: unknown, so every node may have a grant.
         """
         holding = [index for index, grant in enumerate(grants) if isinstance(grant, Granted)]
-        refused = [index for index, grant in enumerate(grants) if isinstance(grant, Busy | Done)]
-        among = [index for index in channel.everyone() if index not in refused]
+        free = [index for index, grant in enumerate(grants) if _has_no_grant(grant)]
+        among = [index for index in channel.everyone() if index not in free]
         if not among:
             return
         keys = lock_keys(self._prefix, attempt.key)
@@ -399,6 +404,14 @@ class Acquisition(Access):
         if on_attempt:
             on_attempt(attempt.owner)
         return attempt
+
+
+def _has_no_grant(grant: GrantReply | None) -> bool:
+    """Return whether a node can't have the grant: it refused it, or was not sent it.
+
+    A node inside its restart guard is not sent any.
+    """
+    return isinstance(grant, Busy | Done) or (isinstance(grant, Failed) and grant.is_guarded)
 
 
 def _is_decided(grants: Sequence[GrantReply | None]) -> bool:

@@ -142,8 +142,8 @@ KNOWN_BUGS = (
         "no release where the grant is still on its way",
         "releases sent only to nodes that granted",
         f"{_ROOM}/acquisition.py",
-        "among = [index for index in channel.everyone() if index not in refused]",
-        "among = [index for index in holding if index not in refused]",
+        "among = [index for index in channel.everyone() if index not in free]",
+        "among = [index for index in holding if index not in free]",
         f"{_UNIT}/test_acquisition.py::test_a_grant_under_way_is_followed_by_its_release",
     ),
     KnownBug(

@@ -27,7 +27,7 @@ from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.protocol.scripts import ALL, lock_keys
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.redlock.threads import dispatch
-from celery_redlock.redlock.transport.channel import Channel, Command
+from celery_redlock.redlock.transport.channel import Channel, Command, why_guarded
 from celery_redlock.redlock.transport.in_flight import Replies, Reply
 from celery_redlock.redlock.transport.node import Node
 from celery_redlock.redlock.waiters import Waiters
@@ -319,7 +319,7 @@ class SimulatedChannel(Channel):
             if index in among and self._peer(index).is_up:
                 self._send(index, list(commands), parse, replies)
             else:
-                replies[index] = Failed("not asked")
+                replies[index] = self._why_not(index, self._network.now())
         while not is_decided(replies):
             if not self._network.step(deadline):
                 late = Failed(f"timed out after {timeout * 1000:.0f} ms")
@@ -331,6 +331,11 @@ class SimulatedChannel(Channel):
 
     def _peer(self, index: int) -> Peer:
         return self._network.nodes[index]
+
+    def _why_not(self, index: int, now: float) -> Failed:
+        if self._peer(index).is_up and (votes_in := self._peer(index).votes_from - now) > 0:
+            return Failed(why_guarded(votes_in), is_guarded=True)
+        return Failed("not asked")
 
     def _send(
         self,

@@ -345,13 +345,37 @@ def test_a_grant_under_way_is_followed_by_its_release(five: Network) -> None:
     assert five.holders()[4] is None
 
 
-def test_a_failed_attempt_is_released_on_guarded_nodes_too(five: Network) -> None:
+def test_a_node_that_was_sent_no_grant_is_sent_no_release(five: Network) -> None:
     five.nodes[4].votes_from = five.time + 5
     for node in five.nodes[:3]:
         node.take(OTHER)
     with pytest.raises(LockHeld):
         five.redlock().acquire("k")
-    assert five.asked("RELEASE") == [3, 4]
+    assert five.asked("GRANT") == [0, 1, 2, 3]
+    assert five.asked("RELEASE") == [3]
+
+
+def test_who_waits_for_guarded_nodes_sends_them_nothing(five: Network) -> None:
+    for node in five.nodes:
+        node.votes_from = five.time + 5
+    with pytest.raises(QuorumUnavailable) as caught:
+        five.redlock().acquire("k", wait=2)
+    assert caught.value.guarded == 5
+    assert five.slept
+    assert five.log == []
+
+
+def test_a_guard_that_ends_during_an_attempt_does_not_matter(five: Network) -> None:
+    """The grant was not sent when the node was still inside its guard."""
+    five.nodes[4].votes_from = five.time + 0.015
+    for node in five.nodes:
+        node.delay = 0.01
+    for node in five.nodes[:3]:
+        node.take(OTHER)
+    with pytest.raises(LockHeld):
+        five.redlock(node_timeout=1.0).acquire("k")
+    assert five.nodes[4].votes_from < five.time
+    assert five.asked("RELEASE") == [3]
 
 
 def test_the_release_of_a_failed_attempt_raises_no_floor(five: Network) -> None:
@@ -362,13 +386,23 @@ def test_the_release_of_a_failed_attempt_raises_no_floor(five: Network) -> None:
     assert five.floors()[3:] == [five.wall_us()] * 2
 
 
-def test_the_release_of_a_failed_attempt_makes_no_floor(five: Network) -> None:
+def test_a_struck_attempt_is_released_on_all_and_makes_no_floor(five: Network) -> None:
+    """It is unknown where its grant was sent."""
     five.nodes[4].votes_from = five.time + 5
-    for node in five.nodes[:3]:
-        node.take(OTHER)
-    with pytest.raises(LockHeld):
-        five.redlock().acquire("k")
-    assert five.floors()[4] == 0
+
+    def strike() -> None:
+        raise KeyboardInterrupt
+
+    for node in five.nodes:
+        node.delay = 0.01
+    five.after(0.005, strike)
+    began = five.wall_us()
+    with pytest.raises(KeyboardInterrupt):
+        five.redlock(node_timeout=1.0).acquire("k")
+    five.pass_(1)
+    assert five.asked("RELEASE") == [0, 1, 2, 3, 4]
+    assert five.holders() == [None] * 5
+    assert five.floors() == [began] * 4 + [0]
 
 
 def test_a_failed_attempt_waits_for_releases_where_granted(five: Network) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -119,29 +120,29 @@ class Acquisition(Access):
                 with self._pool.channel(patience=patience) as channel:
                     refuse_misconfigured(self._nodes, len(self._nodes) - self._quorum)
                     looks = not (is_split and rounds > _LONG_CONTENDED_ROUNDS)
-                    outcome = self._try(channel, attempt, rounds, looks=looks)
+                    outcome, round_took = self._try_timed(channel, attempt, rounds, looks=looks)
                     is_unheard = isinstance(outcome, QuorumUnavailable) and not is_given_owner
                     if is_unheard and channel.renew():
                         # On the new connections the release precedes the next grant: one may have
                         # arrived whose reply was lost.
                         self._abandon(channel, attempt, ())
                         attempt = self._begin(attempt, label, on_attempt, is_given_owner=False)
-                        outcome = self._try(channel, attempt, rounds, looks=looks)
+                        outcome, round_took = self._try_timed(channel, attempt, rounds, looks=looks)
                 if waiter:
                     waiter.has_asked(began)
-                now = self._clock.now()
                 if isinstance(outcome, Lease):
-                    self._observe(Acquired(outcome, now - asked_at, rounds))
+                    self._observe(Acquired(outcome, self._clock.now() - asked_at, rounds))
                     return outcome
-                # Nobody has a majority: if all callers gave up now, nobody would do the work.
+                left = ends_at - self._clock.now()
                 is_split = isinstance(outcome, LockHeld) and outcome.contended
+                if is_split and rounds < _CONTENDED_ROUNDS:
+                    # Nobody has a majority: if all callers gave up now, nobody would do the work.
+                    left = math.inf
                 poll_interval_s = waiter.poll_interval_s if waiter else 0.0
-                pause = backoff.pause(outcome, now - began, poll_interval_s)
-                if poll_interval_s and not is_split:
-                    # Time is left for one more attempt.
-                    pause = min(pause, ends_at - now - (now - began))
-                may_go_on = 0 < pause < ends_at - now or (is_split and rounds < _CONTENDED_ROUNDS)
-                if isinstance(outcome, AlreadyDone) or is_given_owner or not may_go_on:
+                pause = backoff.pause(outcome, round_took, poll_interval_s)
+                # As long as time is left there is one more attempt, at once if need be.
+                pause = min(pause, max(0.0, left - round_took))
+                if isinstance(outcome, AlreadyDone) or is_given_owner or pause >= left:
                     self._observe(Refused(attempt.key, outcome))
                     try:
                         raise outcome
@@ -165,6 +166,17 @@ class Acquisition(Access):
             why = "granted, and released again: this process stood still meanwhile"
             grants = [Granted(lease.token)] * len(self._nodes)
             raise unavailable("lock", lease.key, grants, self._nodes, why)
+
+    def _try_timed(
+        self, channel: Channel, attempt: Attempt, rounds: int, *, looks: bool
+    ) -> tuple[Lease | RedlockError, float]:
+        """Make one attempt; return its outcome, and the seconds that it took.
+
+        The time for making connections is not part of it: it says nothing about the next round.
+        """
+        began = self._clock.now()
+        outcome = self._try(channel, attempt, rounds, looks=looks)
+        return outcome, self._clock.now() - began
 
     def _try(
         self, channel: Channel, attempt: Attempt, rounds: int, *, looks: bool

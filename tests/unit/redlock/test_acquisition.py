@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -613,6 +614,89 @@ def test_the_done_mark_that_lasts_longest_is_told(five: Network) -> None:
     with pytest.raises(AlreadyDone) as caught:
         redlock.acquire_for_task("k", unless_done=("task-9",))
     assert caught.value.remaining == pytest.approx(3600)
+
+
+# ---- the end of a wait
+
+
+def test_a_round_longer_than_the_rest_of_a_wait_is_repeated(five: Network) -> None:
+    for node in five.nodes[:3]:
+        node.hang()
+        five.after(1.2, node.resume)
+    began = five.time
+    five.redlock(node_timeout=1.0).acquire("k", wait=1.5)
+    assert five.time == pytest.approx(began + 1.2)
+    assert five.slept == [0.0], "at once"
+
+
+def test_time_for_connecting_lengthens_no_pause(
+    five: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name's first addresses may be black holes: its connection is there just too late."""
+    for node in five.nodes[:3]:
+        node.is_up = False
+        five.after(3.01, partial(setattr, node, "is_up", True))
+    times = [3.0]
+    monkeypatch.setattr(
+        SimulatedChannel, "prepare", lambda *_, **__: five.pass_(times.pop() if times else 0.0)
+    )
+    began = five.time
+    five.redlock().acquire("k", wait=8)
+    assert five.time < began + 3.5
+
+
+def test_time_for_connecting_anew_lengthens_no_pause(
+    five: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for node in five.nodes[:3]:
+        node.is_up = False
+        five.after(3.01, partial(setattr, node, "is_up", True))
+    times = [3.0]
+
+    def renew(_: SimulatedChannel) -> bool:
+        five.pass_(times.pop() if times else 0.0)
+        return False
+
+    monkeypatch.setattr(SimulatedChannel, "renew", renew)
+    began = five.time
+    five.redlock().acquire("k", wait=8)
+    assert five.time < began + 3.5
+
+
+@pytest.mark.parametrize(
+    ("trouble", "round_s"),
+    # Twenty long rounds of a split may last longer than the wait.
+    [*itertools.product(["held", "split", "unavailable"], [0.0004, 0.004]), ("held", 0.09)],
+)
+def test_the_end_of_a_wait_is_used_without_a_busy_loop(
+    five: Network, trouble: str, round_s: float
+) -> None:
+    if trouble == "split":
+        split(five)
+    for node in five.nodes[:3]:
+        if trouble == "held":
+            node.take(OTHER, ttl=3600)
+        elif trouble == "unavailable":
+            node.hang()
+    for node in five.nodes:
+        node.delay = round_s / 2
+    began = five.time
+    with pytest.raises(QuorumUnavailable if trouble == "unavailable" else LockHeld):
+        five.redlock(node_timeout=0.1).acquire("k", wait=7)
+    attempts = [one.at - began for one in five.sent("GRANT") if one.node == 4]
+    longest = 0.1 + round_s if trouble == "unavailable" else 2 * round_s
+    assert 7 - longest <= attempts[-1] < 7, "no time is left for another one"
+    assert len([at for at in attempts if at > 6.5]) < 20
+
+
+def test_rounds_that_get_shorter_are_no_busy_loop_either(five: Network) -> None:
+    for node in five.nodes:
+        node.take(OTHER, ttl=3600)
+        node.delay = 0.4
+        five.after(0.81, partial(setattr, node, "delay", 0.0001))
+    with pytest.raises(LockHeld):
+        five.redlock(node_timeout=5.0).acquire("k", wait=1.0)
+    assert len(five.slept) < 15
 
 
 # ---- the pause

@@ -148,6 +148,7 @@ class QuorumUnavailable(RedlockError):
         action: Operation that failed: lock, extend or release.
         guarded: Number of nodes that are up, but wait for their restart guard.
         refused: Number of nodes that answered what was asked, but not as needed.
+        unheard: Number of nodes that were not waited for, since the others had decided.
     """
 
     def __init__(
@@ -158,26 +159,33 @@ class QuorumUnavailable(RedlockError):
         action: str = "lock",
         guarded: int = 0,
         refused: int = 0,
+        unheard: int = 0,
     ) -> None:
         self.errors = dict(errors or {})
-        # Left out of most: earlier versions that read it know five arguments.
-        more = (refused,) if refused else ()
+        # Left out where they can be: earlier versions that read it know five arguments.
+        more = (refused, unheard) if unheard else (refused,) if refused else ()
         super().__init__(key, self.errors, nodes, action, guarded, *more)
         self.key = key
         self.nodes = nodes
         self.action = action
         self.guarded = guarded
         self.refused = refused
+        self.unheard = unheard
+
+    @property
+    def answered(self) -> int:
+        """Number of nodes that answered, be it not as needed, or wait for their restart guard."""
+        return self.nodes - len(self.errors) - self.unheard + self.guarded + self.refused
 
     def __str__(self) -> str:
-        needed = self.nodes // 2 + 1
-        voted = self.nodes - len(self.errors)
-        answered = voted + self.guarded + self.refused
+        needed, unheard = self.nodes // 2 + 1, self.unheard
+        voted = self.answered - self.guarded - self.refused
         why = "; ".join(f"{node}: {shown(error, _REASON)}" for node, error in self.errors.items())
         return (
-            f"cannot {self.action} '{shown(self.key)}': {answered} of {self.nodes} nodes answered, "
-            f"{f'{voted} may vote yet, ' if self.guarded else ''}"
+            f"cannot {self.action} '{shown(self.key)}': {self.answered} of {self.nodes} nodes "
+            f"answered, {f'{voted + unheard} may vote yet, ' if self.guarded else ''}"
             f"{f'{voted} of them as needed, ' if self.refused else ''}"
+            f"{f'{unheard} not waited for, ' if unheard else ''}"
             f"{needed} {'is' if needed == 1 else 'are'} needed ({why})"
         )
 

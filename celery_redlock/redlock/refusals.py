@@ -28,11 +28,11 @@ def unavailable(
     Args:
         action: Verb for the operation that failed.
         key: Key of the lock.
-        replies: One entry per node.
+        replies: One entry per node; None: it was not waited for.
         nodes: The nodes.
         otherwise: Reason of the nodes that did answer.
     """
-    errors, refused = {}, 0
+    errors, refused, unheard = {}, 0, sum(reply is None for reply in replies)
     guarded = sum(isinstance(reply, Failed) and reply.is_guarded for reply in replies)
     for node, reply in zip(nodes, replies, strict=True):
         if isinstance(reply, Failed):
@@ -41,7 +41,7 @@ def unavailable(
         elif otherwise and reply is not None and not isinstance(reply, Extended):
             errors[node.name] = _REASONS.get(type(reply), otherwise)
             refused += 1
-    return QuorumUnavailable(key, errors, len(nodes), action, guarded, refused)
+    return QuorumUnavailable(key, errors, len(nodes), action, guarded, refused, unheard)
 
 
 def held_by(

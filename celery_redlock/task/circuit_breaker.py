@@ -53,7 +53,8 @@ class CircuitBreaker:
         try:
             return attempt()
         except QuorumUnavailable as error:
-            is_answered = _has_answers_of_quorum(error)
+            # By a quorum, though not as needed: then the nodes are quick to ask.
+            is_answered = error.answered > error.nodes // 2
             # A copy: that one leads to its caller's frames.
             self._failed, self._failed_at = QuorumUnavailable(*error.args), self._clock.now()
             pause = min(_TIMES * (self._failed_at - began), _LONGEST_S)
@@ -66,15 +67,7 @@ class CircuitBreaker:
     def _refusal(self, failed: QuorumUnavailable, key: str, now: float) -> QuorumUnavailable:
         age = f"{now - self._failed_at:.1f} s ago, not asked since"
         errors = {node: f"{age}: {reason}" for node, reason in failed.errors.items()}
-        return QuorumUnavailable(
-            key, errors, failed.nodes, failed.action, failed.guarded, failed.refused
-        )
-
-
-def _has_answers_of_quorum(error: QuorumUnavailable) -> bool:
-    """Return whether a quorum answered, though not as needed: then the nodes are quick to ask."""
-    answered = error.nodes - len(error.errors) + error.guarded + error.refused
-    return answered > error.nodes // 2
+        return QuorumUnavailable(key, errors, *failed.args[2:])
 
 
 _breakers: WeakKeyDictionary[TaskLock, CircuitBreaker] = WeakKeyDictionary()

@@ -58,7 +58,7 @@ def test_without_a_majority_the_error_names_each_dead_node(
         assert set(caught.value.errors) == {name_of(server) for server in five[:3]}
         assert (caught.value.key, caught.value.nodes, caught.value.action) == ("k", 5, "lock")
         message = str(caught.value)
-        assert message.startswith("cannot lock 'k': 2 of 5 nodes answered, 3 are needed (")
+        assert message.startswith("cannot lock 'k': 0 of 5 nodes answered, 2 not waited for, 3")
         for server in five[:3]:
             assert f"{name_of(server)}: " in message
         assert "refused" in message

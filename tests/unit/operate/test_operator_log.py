@@ -205,7 +205,7 @@ def test_a_release_without_a_quorum_is_recorded_where_it_can_be(
     with pytest.raises(QuorumUnavailable):
         remove(three.target(), nodes, removal[0], "alice@ops")
     [action], _ = read_log(three.target(), nodes)
-    assert action.result.startswith("failed: cannot release 'k': 1 of 3 nodes answered")
+    assert action.result.startswith("failed: cannot release 'k': 0 of 3 nodes answered")
 
 
 def test_an_ended_run_is_recorded(

@@ -70,6 +70,20 @@ ERRORS: list[tuple[RedlockError, str]] = [
             "(a:1: another's; b:1: down)"
         ),
     ),
+    (
+        QuorumUnavailable("k", {"a:1": "down", "b:1": "down"}, 3, unheard=1),
+        (
+            "cannot lock 'k': 0 of 3 nodes answered, 1 not waited for, 2 are needed "
+            "(a:1: down; b:1: down)"
+        ),
+    ),
+    (
+        QuorumUnavailable("k", {f"{node}:1": "wait" for node in "abc"}, 5, "lock", 3, 0, 2),
+        (
+            "cannot lock 'k': 3 of 5 nodes answered, 2 may vote yet, 2 not waited for, "
+            "3 are needed (a:1: wait; b:1: wait; c:1: wait)"
+        ),
+    ),
     (LeaseLost("k"), "the lease on 'k' is lost: it could not be renewed in time"),
     (LeaseLost("k", "it was released"), "the lease on 'k' is lost: it was released"),
     (DuplicateTask("k", "task-1", 2.5), "not run: task task-1 holds 'k', set to expire in 2.500 s"),

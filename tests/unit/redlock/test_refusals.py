@@ -36,6 +36,17 @@ def test_no_quorum_names_the_reason_of_each_failed_node(nodes: list[Node]) -> No
 def test_a_node_that_was_not_waited_for_has_no_reason(nodes: list[Node]) -> None:
     error = unavailable("extend", "k", [Failed("x"), None, None], nodes, "it had lost the key")
     assert error.errors == {"node-a:6379": "x"}
+    assert error.unheard == 2
+
+
+@pytest.mark.parametrize("action", ["extend", "release"])
+def test_nodes_that_were_not_waited_for_have_not_answered(nodes: list[Node], action: str) -> None:
+    error = unavailable(action, "k", [Occupied(), Superseded(), None], nodes, "it had lost it")
+    assert str(error).startswith(
+        f"cannot {action} 'k': 2 of 3 nodes answered, 0 of them as needed, 1 not waited for, "
+        "2 are needed (node-a:6379: "
+    )
+    assert error.answered == 2
 
 
 def test_only_nodes_that_extended_are_not_to_blame(nodes: list[Node]) -> None:

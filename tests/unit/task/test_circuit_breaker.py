@@ -128,6 +128,15 @@ def test_nodes_that_answered_are_asked_again(nodes: Nodes, answered: QuorumUnava
     assert nodes.asked == ["first", "second"]
 
 
+def test_nodes_that_were_not_waited_for_are_not_asked_again(nodes: Nodes) -> None:
+    reasons = {"a:1": "restarted", "b:1": "down"}
+    nodes.error = QuorumUnavailable("first", reasons, 3, guarded=1, unheard=1)
+    nodes.fails("first")
+    refusal = nodes.fails("second")
+    assert nodes.asked == ["first"]
+    assert (refusal.guarded, refusal.refused, refusal.unheard) == (1, 0, 1)
+
+
 def test_a_lock_has_one_breaker() -> None:
     one, other = OneNode(), OneNode()
     assert breaker_of(one) is breaker_of(one)

@@ -72,7 +72,8 @@ def held_by(
 def refuse_misconfigured(nodes: Sequence[Node], most: int = 0) -> None:
     """Raise an error if more than `most` nodes never were independent masters.
 
-    A node that was one, for this process or the one that has forked it, is only down.
+    A node that was one, for this process or the one that has forked it, is only down. Nodes that
+    are down don't count, also if they and the others leave no quorum: they may come back.
 
     Raises:
         ConfigurationError: Such a node is not an independent master; the message names it.

@@ -458,6 +458,19 @@ def test_a_minority_of_unfit_nodes_is_only_down(five: Network) -> None:
     redlock.release(redlock.acquire("k"))
 
 
+def test_a_node_that_is_down_is_waited_for_beside_unfit_ones(five: Network) -> None:
+    """Only if the unfit ones are too many can nothing but another list of nodes help."""
+    redlock = five.redlock()
+    for number in (1, 2):
+        redlock.nodes[number].misconfigured = ConfigurationError("it is a Sentinel")
+        five.nodes[number].is_up = False
+    five.nodes[0].is_up = False
+    with pytest.raises(QuorumUnavailable):
+        redlock.acquire("k", wait=1)
+    five.after(3, partial(setattr, five.nodes[0], "is_up", True))
+    redlock.release(redlock.acquire("k", wait=10))
+
+
 # ---- connections that turn out to be dead
 
 

@@ -30,7 +30,7 @@ _FOUND_AS = {
     "confirm_by_a_minority": "token",
     "extension_from_the_end": "exclusion",
     "extension_by_a_minority": "exclusion",
-    "same_owner_again": "exclusion",
+    "same_owner_again": "token",
     "nobody_is_woken": "wakeup",
     "a_piece_is_known_as_the_batch": "blame",
     "an_unread_reply_is_owed": "extension",

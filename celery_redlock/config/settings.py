@@ -247,7 +247,7 @@ def _key_prefix(given: Mapping[str, Any]) -> str:
             f"give a string of at most {PREFIX_BYTES} bytes, without braces (they mark the "
             "hash tag) and white space",
         )
-    return str(value)
+    return str.__str__(value)
 
 
 def _nodes(given: Mapping[str, Any], conf: Mapping[str, Any]) -> tuple[str, ...]:

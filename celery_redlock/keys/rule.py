@@ -206,7 +206,7 @@ def _checked(
             if not isinstance(name, str):
                 raise LockKeyError(f"lists {name!r}, which is not a string", "list parameter names")
             _check_name(name, signature)
-        return tuple(dict.fromkeys(map(str, lock_key)))
+        return tuple(dict.fromkeys(map(str.__str__, lock_key)))
     if callable(lock_key):
         _check_call(lock_key, signature)
         return lock_key

@@ -19,7 +19,15 @@ def label_of(task_id: object) -> str:
     Its id, unless that is longer than `LABEL_BYTES` or can't be encoded: then its beginning and a
     digest. Compare labels, not ids.
     """
-    return bounded(str(task_id), LABEL_BYTES)
+    return bounded(text_of(task_id), LABEL_BYTES)
+
+
+def text_of(name: object) -> str:
+    """Return a holder's name as a plain `str`.
+
+    Of a subclass, such as a str enum, it is the data, as in a message; it may format another text.
+    """
+    return str.__str__(name if isinstance(name, str) else str(name))
 
 
 def bounded(text: str, most: int) -> str:

@@ -121,7 +121,7 @@ class Redlock(Parts):
         Raises:
             ConfigurationError: An argument is not valid.
         """
-        check_key(key)
+        key = check_key(key)
         ttl_ms, lock_delay_ms = lease_times_ms(key, ttl, lock_delay, self.max_ttl)
         if wait is not None:
             check_seconds("wait", wait, endless=True)
@@ -218,8 +218,7 @@ class Redlock(Parts):
             QuorumUnavailable: Fewer nodes than a quorum could answer.
             ConfigurationError: `key` is not valid.
         """
-        check_key(key)
-        return self._inspection.is_locked(key)
+        return self._inspection.is_locked(check_key(key))
 
     def holder(self, key: str) -> Holder | None:
         """Return who holds `key`, or has reserved it; None: it is free, as `locked` says.
@@ -230,7 +229,7 @@ class Redlock(Parts):
             QuorumUnavailable: Fewer nodes than a quorum could answer.
             ConfigurationError: `key` is not valid.
         """
-        check_key(key)
+        key = check_key(key)
         held = self._inspection.read_holder(key)
         # The key may be left on a node that was slow, of a lock that a majority has released.
         if held is None or (held.contended and not self._inspection.is_locked(key)):
@@ -251,7 +250,7 @@ class Redlock(Parts):
             QuorumUnavailable: Fewer nodes than a quorum answered, or confirmed.
             ConfigurationError: `key` is not valid.
         """
-        check_key(key, may_exist=True)
+        key = check_key(key, may_exist=True)
         held = self._inspection.read_holder(key)
         return (
             held is not None

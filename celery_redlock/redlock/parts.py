@@ -65,7 +65,7 @@ class Parts:
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
         # Of its own: a list that changes later would make a lock with another quorum.
         self._arguments["nodes"] = urls = check_nodes(nodes)
-        check_prefix(key_prefix)
+        self._arguments["key_prefix"] = key_prefix = check_prefix(key_prefix)
         check_seconds("node_timeout", node_timeout, above_zero=True, longest=LONGEST_S)
         check_seconds("max_ttl", max_ttl, above_zero=True, longest=LONGEST_S)
         check_seconds("max_clock_skew", max_clock_skew, longest=LONGEST_S)

@@ -103,7 +103,7 @@ class TaskLock(Redlock):
         Raises:
             LockHeld, QuorumUnavailable, ConfigurationError: As in `acquire`.
         """
-        check_key(key)
+        key = check_key(key)
         check_seconds("ttl", ttl, above_zero=True)
         ttl_ms = math.ceil(ttl * 1000)
         attempt = Attempt(
@@ -153,8 +153,7 @@ class TaskLock(Redlock):
             QuorumUnavailable: No majority confirmed.
             ConfigurationError: `key` is not valid.
         """
-        check_key(key)
-        self._release.mark_done(key, label)
+        self._release.mark_done(check_key(key), label)
 
     def read_holder(self, key: str) -> LockHeld | None:
         """Return the holder of `key`, as the error that an attempt would get; None: it is free.
@@ -178,8 +177,7 @@ class TaskLock(Redlock):
             QuorumUnavailable: No majority confirmed.
             ConfigurationError: `key` is not valid.
         """
-        check_key(key, may_exist=True)
-        return self._release.drop(key, owner)
+        return self._release.drop(check_key(key, may_exist=True), owner)
 
     def drop_owner(self, key: str, owner: str, author: str) -> bool:
         """Release `key` as `drop` does, if `owner` holds it: the holder finds its lease lost.
@@ -196,8 +194,7 @@ class TaskLock(Redlock):
             QuorumUnavailable: Fewer nodes than a quorum answered, or confirmed.
             ConfigurationError: `key` is not valid.
         """
-        check_key(key, may_exist=True)
-        return self._drop(key, owner, author)
+        return self._drop(check_key(key, may_exist=True), owner, author)
 
     def why_dropped(self, lease: Lease) -> str | None:
         """Return by whom, and when, a lost lease was released; None: it is not known that it was.

@@ -9,7 +9,7 @@ from typing import NoReturn, TypeGuard
 from urllib.parse import urlsplit
 
 from .errors import ConfigurationError, shown
-from .labels import LABEL_BYTES
+from .labels import LABEL_BYTES, text_of
 
 SHORTEST_TTL_S = 0.01
 """A lease must outlast the round that acquires it."""
@@ -140,8 +140,11 @@ def check_observers(observers: object) -> None:
             raise ConfigurationError(f"each of observers must be a callable, got {kind}")
 
 
-def check_key(key: object, *, may_exist: bool = False) -> None:
-    """Raise an error unless `key` is a valid key of a lock.
+def check_key(key: object, *, may_exist: bool = False) -> str:
+    """Return the key of a lock as a plain `str`, checked.
+
+    A subclass, such as a str enum, is equal to its data and may format another text: two holders
+    would have locks for equal keys.
 
     Args:
         key: The key.
@@ -154,6 +157,7 @@ def check_key(key: object, *, may_exist: bool = False) -> None:
     """
     if not isinstance(key, str):
         raise ConfigurationError(f"key must be a string, got {type(key).__name__}")
+    key = str.__str__(key)
     if not key:
         raise ConfigurationError("key must not be empty; give one such as 'invoice:42'")
     try:
@@ -167,16 +171,18 @@ def check_key(key: object, *, may_exist: bool = False) -> None:
             f"key must be at most {KEY_BYTES} bytes long, got {length}: '{shown(key)}'; shorten "
             "it, or end it with a digest of the rest"
         )
+    return key
 
 
-def check_prefix(prefix: object) -> None:
-    """Raise an error unless `prefix` is a valid start of keys.
+def check_prefix(prefix: object) -> str:
+    """Return the start of keys as a plain `str`, checked.
 
     Raises:
         ConfigurationError: `prefix` is not a string, can't be encoded as UTF-8, or is too long.
     """
     if not isinstance(prefix, str):
         raise ConfigurationError(f"key_prefix must be a string, got {type(prefix).__name__}")
+    prefix = str.__str__(prefix)
     try:
         length = len(prefix.encode())
     except UnicodeEncodeError as error:
@@ -188,6 +194,7 @@ def check_prefix(prefix: object) -> None:
             f"key_prefix must be at most {PREFIX_BYTES} bytes long, got {length}: "
             f"'{shown(prefix)}'; shorten it"
         )
+    return prefix
 
 
 def check_label(label: object) -> None:
@@ -198,7 +205,7 @@ def check_label(label: object) -> None:
     """
     if label is None:
         return
-    text = str(label)
+    text = text_of(label)
     try:
         length = len(text.encode())
     except UnicodeEncodeError as error:
@@ -238,7 +245,7 @@ def check_nodes(nodes: object) -> list[str]:
             raise ConfigurationError(
                 f"node {address} is named twice: it would vote twice; name each once"
             )
-    return list(nodes)
+    return list(map(str.__str__, nodes))
 
 
 def _is_encodable(text: str) -> bool:

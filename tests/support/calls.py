@@ -33,6 +33,18 @@ def over_the_wire(value: Any) -> Any:
     return kombu_json.loads(kombu_json.dumps(value))
 
 
+class Misnamed(str):
+    """Text that is written otherwise than it is stored, with a lone surrogate."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "another\udc80"
+
+    def __format__(self, spec: str) -> str:
+        return str(self)
+
+
 class Colour(str, Enum):
     RED = "red"
 

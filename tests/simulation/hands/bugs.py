@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from celery_redlock.redlock import lock
 from celery_redlock.redlock.errors import LeaseLost
 from celery_redlock.redlock.hold import Hold, _Block, _here, _LookedUp
 from celery_redlock.redlock.lease import Lease, lost_in_block, release_at_end
@@ -106,6 +107,12 @@ def _exit_in_a_callback_ends_the_keeper(patch: pytest.MonkeyPatch) -> None:
             function(*args)
 
     patch.setattr(callbacks, "call", call)
+
+
+@_bug
+def _key_as_formatted(patch: pytest.MonkeyPatch) -> None:
+    """A key is checked by its data and written by its format."""
+    patch.setattr(lock, "check_key", lambda key, **_: key)
 
 
 @_bug

@@ -25,6 +25,7 @@ from celery_redlock.redlock.errors import RedlockError
 from celery_redlock.redlock.events import Event, Lost
 from celery_redlock.redlock.hold import Hold
 from celery_redlock.redlock.lease import Lease
+from tests.support.calls import Misnamed
 from tests.support.faults.strikes import Striker, Struck
 
 from .stage import Stage, in_a_child
@@ -37,6 +38,8 @@ TTL = 20.0
 SOON_S = 8.0
 """Time after which nothing is left of what was interrupted; shorter than a ttl."""
 
+NAMES = st.sampled_from([*KEYS, *map(Misnamed, KEYS)])
+"""Keys as users write them: a str enum, as other subclasses of str, is equal to its data."""
 USERS = st.sampled_from(["ann", "bob", "eve"])
 NUMBERS = st.integers(0, 30)
 ERRORS: dict[str, type[BaseException]] = {
@@ -156,7 +159,7 @@ class Hands(RuleBasedStateMachine):
 
     @rule(
         number=NUMBERS,
-        key=st.sampled_from(KEYS),
+        key=NAMES,
         wait=st.sampled_from([0.0, 2.0]),
         on_lost=CALLS_BACK,
     )
@@ -298,7 +301,7 @@ class Hands(RuleBasedStateMachine):
     @rule(
         user=USERS,
         number=NUMBERS,
-        key=st.sampled_from(KEYS),
+        key=NAMES,
         renew=st.booleans(),
         on_lost=CALLS_BACK,
         blocks=st.integers(0, 2),
@@ -406,7 +409,7 @@ class Hands(RuleBasedStateMachine):
 
     # ---- others, time and trouble
 
-    @rule(key=st.sampled_from(KEYS), seconds=st.sampled_from([0.0, 15.0, 45.0]))
+    @rule(key=NAMES, seconds=st.sampled_from([0.0, 15.0, 45.0]))
     def drop(self, key: str, seconds: float) -> None:
         self.operator.drop(key)
         self._take([one for one in self.held if one.lease.key == key])

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.support.calls import Misnamed
+
 from .bugs import BUGS
 from .machine import Hands
 
@@ -69,6 +71,11 @@ def test_a_stack_that_ends_another_block_is_found(monkeypatch: pytest.MonkeyPatc
 def test_an_exit_that_leaves_a_with_block_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     what = r"the lease on \w was released"
     _is_found("exit_by_hand_leaves_a_with_block", what, _clean_up_when_refused, monkeypatch)
+
+
+def test_a_key_that_is_written_as_it_is_formatted_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    what = r"\w is held 2 times|the lock \w of another is gone"
+    _is_found("key_as_formatted", what, _acquire_by_equal_keys, monkeypatch)
 
 
 def _is_found(
@@ -129,6 +136,11 @@ def _release_at_each_line(hands: Hands) -> None:
         hands.check()
 
 
+def _acquire_by_equal_keys(hands: Hands) -> None:
+    hands.acquire("ann", 0, "a", True, "nothing", 0)
+    hands.acquire("bob", 0, Misnamed("a"), True, "nothing", 0)
+
+
 def _use_a_pair_twice(hands: Hands) -> None:
     for _ in range(2):
         hands.enter("ann", 0, "pair")
@@ -152,6 +164,7 @@ def _clean_up_when_refused(hands: Hands) -> None:
 @pytest.mark.parametrize(
     "bug",
     [
+        "key_as_formatted",
         "one_lease_per_hold",
         "block_of_the_thread",
         "inner_block_releases_lease",
@@ -167,7 +180,7 @@ def test_sequences_at_random_find_a_bug(bug: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_each_bug_has_a_test() -> None:
-    assert len(BUGS) == 9
+    assert len(BUGS) == 10
 
 
 @pytest.fixture(autouse=True)

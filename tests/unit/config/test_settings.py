@@ -23,6 +23,7 @@ from celery_redlock.config.settings import (
     settings_from,
 )
 from celery_redlock.redlock.errors import ConfigurationError
+from tests.support.calls import Colour
 from tests.support.evidence import HostileInputs, hostile_inputs
 
 NODES = ("redis://a", "redis://b", "redis://c")
@@ -306,6 +307,10 @@ def test_an_idle_timeout_that_closes_what_is_in_use_is_refused() -> None:
 @pytest.mark.parametrize("value", ["", "a{b", "a}b", "a b", "a\n", 5, b"a", ["a"]])
 def test_a_prefix_that_would_break_keys_is_refused(value: object) -> None:
     assert f"redlock_key_prefix = {value!r} can't start a key" in refusal(redlock_key_prefix=value)
+
+
+def test_a_prefix_of_a_str_enum_is_its_data() -> None:
+    assert repr(read(redlock_key_prefix=Colour.RED).key_prefix) == "'red'"
 
 
 def test_a_prefix_without_end_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from enum import Enum
 from typing import Any
 from weakref import WeakSet
 
@@ -14,6 +15,7 @@ from celery_redlock.keys import KeyRule, is_key_of, key_rule
 from celery_redlock.redlock.errors import ConfigurationError
 from tests.support.calls import (
     Colour,
+    Misnamed,
     Plain,
     account_task,
     body,
@@ -40,6 +42,21 @@ def test_a_default_left_out_and_a_default_passed_give_one_key(a: object) -> None
 
 
 UNWRITABLE = Plain()
+
+
+def test_parameters_may_be_named_by_a_str_enum() -> None:
+    class Parameter(str, Enum):
+        A = "a"
+
+    assert name([Parameter.A], 1) == name(["a"], 1) != name(["a"], 2)
+
+
+@pytest.mark.parametrize("member", [Colour.RED, Misnamed("data")])
+@pytest.mark.parametrize("lock_key", [None, ["a"], "{a}", "{a!s:.9}", "{a!r}", lambda a, b, c: a])
+def test_a_str_enum_has_the_key_of_its_data(lock_key: object, member: str) -> None:
+    text = str.__str__(member)
+    assert name(lock_key, member) == name(lock_key, text)
+    assert name(lock_key, {member: [member]}) == name(lock_key, {text: [text]})
 
 
 @pytest.mark.parametrize("lock_key", [None, ["a", "mode"]])

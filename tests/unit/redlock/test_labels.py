@@ -15,6 +15,7 @@ from celery_redlock.redlock import ConfigurationError, lease
 from celery_redlock.redlock.labels import LABEL_BYTES, bounded, label_of
 from celery_redlock.redlock.lease import host_of, new_owner, publication_of, task_of
 from celery_redlock.redlock.task_lock import TaskLock
+from tests.support.calls import Colour, Misnamed
 from tests.support.fakes.simulated_network import Network
 
 URLS = ["redis://127.0.0.1:1"]
@@ -50,6 +51,12 @@ def test_no_text_passes_for_another_one_s_short_form() -> None:
 def test_a_shortened_text_begins_as_the_whole_one() -> None:
     assert bounded("invoice-" + "x" * 1000, 60).startswith("invoice-xxx")
     assert bounded("a\udc80b", 60).startswith("a\\udc80b…")
+
+
+@pytest.mark.parametrize("label", [Colour.RED, Misnamed("data")])
+def test_a_label_of_a_subclass_is_stored_as_its_data(label: str) -> None:
+    assert (type(label_of(label)), label_of(label)) == (str, str.__str__(label))
+    assert task_of(new_owner(label)) == label_of(label)
 
 
 @pytest.mark.parametrize("label", ["x" * 1_200_000, "🔒" * 300_000, "\ud800" * 500, "a@b:c" * 500])

@@ -7,10 +7,11 @@ import weakref
 
 import pytest
 
-from celery_redlock.redlock.errors import ConfigurationError, LeaseLost
+from celery_redlock.redlock.errors import AlreadyDone, ConfigurationError, LeaseLost, LockHeld
 from celery_redlock.redlock.events import Event, Lost
 from celery_redlock.redlock.lease import publication_of, task_of
 from celery_redlock.redlock.task_lock import TaskLock
+from tests.support.calls import Colour, Misnamed
 from tests.support.fakes.simulated_network import Network, SimulatedChannel
 
 TTL = 30.0
@@ -51,6 +52,29 @@ def test_the_longest_ttl_is_max_ttl(five: Network) -> None:
 def test_a_reservation_lasts_at_least_as_long_as_asked(five: Network, redlock: TaskLock) -> None:
     assert redlock.reserve("k", ttl=100.0001).ttl_ms == 100_001
     assert five.nodes[0].left_ms() == 100_001
+
+
+@pytest.mark.parametrize("key", [Colour.RED, Misnamed("data")])
+def test_keys_that_are_equal_name_one_lock(five: Network, redlock: TaskLock, key: str) -> None:
+    """A member of a str enum, or another subclass of str, is equal to its data."""
+    text = str.__str__(key)
+    other = five.redlock(key_prefix=Colour.RED)
+    assert other.key_prefix == "red"
+    assert repr(other).endswith("key_prefix='red')")
+    lease = redlock.acquire(key, label=key)
+    with pytest.raises(LockHeld, match=text):
+        redlock.acquire(text)
+    assert redlock.locked(key)
+    assert redlock.holder(key) == redlock.holder(text)
+    assert redlock.release_owner(key, lease.owner)
+    redlock.reserve(key, 30.0)
+    assert redlock.drop(key)
+    with redlock.lock(key):
+        assert redlock.locked(text)
+    assert redlock.drop_owner(key, redlock.acquire(text).owner, "somebody")
+    redlock.mark_done(key, "task-1")
+    with pytest.raises(AlreadyDone):
+        redlock.acquire_for_task(text, unless_done=("task-1",))
 
 
 # ---- the instance

@@ -21,6 +21,7 @@ from celery_redlock.redlock.validation import (
     lease_times_ms,
     seconds_given,
 )
+from tests.support.calls import Colour, Misnamed
 
 TOO_LONG = (
     f"key must be at most 1024 bytes long, got 1026: '{'é' * 200}… (513 characters)'; shorten it, "
@@ -131,6 +132,13 @@ def test_what_can_not_name_a_lock_is_refused(key: object, message: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         check_key(key)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("text", [Colour.RED, Misnamed("data")])
+def test_text_of_a_subclass_becomes_its_data(text: str) -> None:
+    [url] = check_nodes([text])
+    for checked in (check_key(text), check_prefix(text), url):
+        assert (type(checked), checked) == (str, str.__str__(text))
 
 
 @pytest.mark.parametrize("count", [1, 3, 5, 7])

@@ -200,8 +200,9 @@ class Redlock(Parts):
     def release(self, lease: Lease) -> None:
         """Release `lease`: others can acquire the lock as soon as this returns. May be repeated.
 
-        If the lease was lost, its successor is not touched; `lease.lost` is True then. A forked
-        child leaves the lease to the process that acquired it: there this does nothing.
+        If the lease was lost, its successor is not touched; `lease.lost` is True then, unless so
+        many nodes were down or late that no majority told. A forked child leaves the lease to the
+        process that acquired it: there this does nothing.
 
         Raises:
             QuorumUnavailable: No majority confirmed. The keeper retries until a majority confirms

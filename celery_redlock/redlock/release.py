@@ -16,9 +16,9 @@ from celery_redlock.redlock.protocol.drop_notes import (
 from celery_redlock.redlock.protocol.quorum import (
     Verdict,
     acknowledged,
-    confirm_verdict,
     drift_ms,
     has_majority_replied,
+    release_verdict,
 )
 from celery_redlock.redlock.protocol.replies import Acknowledged, AckReply
 from celery_redlock.redlock.protocol.scripts import (
@@ -80,7 +80,7 @@ class ReleaseRound(Access):
         return [acknowledged(replies_to(at, replies)) >= needed for at in range(len(requests))]
 
     def _ask_one(self, channel: Channel, request: ReleaseRequest) -> Sequence[AckReply | None]:
-        """Ask every node for one release, until a majority has confirmed it or can't any more."""
+        """Ask every node for one release, until it is decided: see `release_verdict`."""
         return ask_repeatably(
             channel,
             self._commands(request, self._clock.now()),
@@ -162,7 +162,8 @@ class Release(ReleaseRound):
         # A task's run may have handed its lock over. Another release may have been first: one of
         # another thread, or the keeper's, if this one is overdue. None of this is a loss.
         is_by_us = len(lease.backing.releases) == 1 and self._clock.now() < request.due
-        if is_by_us and lease.backing.lock and _gone(acks) >= self._quorum and not lease.lost:
+        was_lost = release_verdict(acks) is Verdict.LOST
+        if is_by_us and lease.backing.lock and was_lost and not lease.lost:
             lease.backing.lost_because = TAKEN_AWAY
             self._keeper.lose(lease, kept)
         # Nodes mostly reply alike. In their order, so that a run can be repeated exactly.
@@ -253,14 +254,9 @@ class Release(ReleaseRound):
         return acks
 
 
-def _gone(acks: Sequence[AckReply | None]) -> int:
-    """Return how many nodes had not had the lock key any more."""
-    return sum(isinstance(ack, Acknowledged) and not ack.was_ours for ack in acks)
-
-
 def _is_decided(acks: Sequence[AckReply | None]) -> bool:
     # A round asks before any node has replied, too: a verdict costs more than that test.
-    return acks.count(None) < len(acks) and confirm_verdict(acks, 0) is not Verdict.PENDING
+    return acks.count(None) < len(acks) and release_verdict(acks) is not Verdict.PENDING
 
 
 def _as_released_again(raws: list[object]) -> AckReply:

@@ -264,6 +264,26 @@ def confirm_verdict(replies: Sequence[AckReply | None], already: int) -> Verdict
     return Verdict.PENDING
 
 
+def release_verdict(replies: Sequence[AckReply | None]) -> Verdict:
+    """Return the state of a release, and whether its lease was lost before.
+
+    LOST: a majority has released it, and had not had the lock key any more. REACHED: a majority has
+    released it. UNAVAILABLE: none can. Else PENDING, also if a majority has released it and the
+    missing replies may show the loss: the nodes that still had the lock key may be the faster ones.
+    """
+    quorum = majority(len(replies))
+    acks = [reply for reply in replies if isinstance(reply, Acknowledged)]
+    gone = sum(not ack.was_ours for ack in acks)
+    pending = list(replies).count(None)
+    if gone >= quorum:
+        return Verdict.LOST
+    if gone + pending >= quorum:
+        return Verdict.PENDING
+    if len(acks) >= quorum:
+        return Verdict.REACHED
+    return Verdict.PENDING if len(acks) + pending >= quorum else Verdict.UNAVAILABLE
+
+
 def extend_verdict(replies: Sequence[ExtendReply | None], guarded: Container[int] = ()) -> Verdict:
     """Return the state of an extension.
 

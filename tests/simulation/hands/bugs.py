@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from celery_redlock.redlock import lock
+from celery_redlock.redlock import lock, release
 from celery_redlock.redlock.errors import LeaseLost
 from celery_redlock.redlock.hold import Hold, _Block, _here, _LookedUp
 from celery_redlock.redlock.lease import Lease, lost_in_block, release_at_end
+from celery_redlock.redlock.protocol.quorum import Verdict, confirm_verdict
+from celery_redlock.redlock.protocol.replies import AckReply
 from celery_redlock.redlock.release import Release
 from celery_redlock.redlock.threads import callbacks
 
@@ -110,6 +112,16 @@ def _exit_in_a_callback_ends_the_keeper(patch: pytest.MonkeyPatch) -> None:
 
 
 @_bug
+def _release_decided_by_any_majority(patch: pytest.MonkeyPatch) -> None:
+    """A release ends with the first majority of replies, whatever they say of the lock."""
+
+    def is_decided(acks: Sequence[AckReply | None]) -> bool:
+        return confirm_verdict(acks, 0) is not Verdict.PENDING
+
+    patch.setattr(release, "_is_decided", is_decided)
+
+
+@_bug
 def _key_as_formatted(patch: pytest.MonkeyPatch) -> None:
     """A key is checked by its data and written by its format."""
     patch.setattr(lock, "check_key", lambda key, **_: key)
@@ -123,11 +135,11 @@ def _second_release_is_a_loss(patch: pytest.MonkeyPatch) -> None:
         def __len__(self) -> int:
             return 1
 
-    release = Release.release
+    make = Release.release
 
     def release_alone(self: Release, lease: Lease, *args: Any, **how: Any) -> None:
         lease.backing.releases = Alone()
-        release(self, lease, *args, **how)
+        make(self, lease, *args, **how)
 
     patch.setattr(Release, "release", release_alone)
 

@@ -37,6 +37,8 @@ KEYS = ("a", "b")
 TTL = 20.0
 SOON_S = 8.0
 """Time after which nothing is left of what was interrupted; shorter than a ttl."""
+LATE_S = 0.01
+"""Delay of a node that is in time, but later than the others."""
 
 NAMES = st.sampled_from([*KEYS, *map(Misnamed, KEYS)])
 """Keys as users write them: a str enum, as other subclasses of str, is equal to its data."""
@@ -414,6 +416,17 @@ class Hands(RuleBasedStateMachine):
         self.operator.drop(key)
         self._take([one for one in self.held if one.lease.key == key])
         self.stage.pass_(seconds)
+
+    @rule(key=NAMES, missed=st.integers(0, 2), late=st.integers(0, 2))
+    def drop_on_two_nodes(self, key: str, missed: int, late: int) -> None:
+        """Release a lock on all nodes but one; from then on, one answers late."""
+        nodes = self.network.nodes
+        nodes[missed].is_up = False
+        self.operator.drop(key)
+        nodes[missed].is_up = True
+        for node in nodes:
+            node.delay = LATE_S if node is nodes[late] else 0.0
+        self._take([one for one in self.held if one.lease.key == key])
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 5.0, 15.0, 45.0]))
     def pass_time(self, seconds: float) -> None:

@@ -78,6 +78,11 @@ def test_a_key_that_is_written_as_it_is_formatted_is_found(monkeypatch: pytest.M
     _is_found("key_as_formatted", what, _acquire_by_equal_keys, monkeypatch)
 
 
+def test_a_loss_that_a_late_node_shows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    what = "None"
+    _is_found("release_decided_by_any_majority", what, _leave_a_lost_block, monkeypatch)
+
+
 def _is_found(
     bug: str, what: str, steps: Callable[[Hands], None], patch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +141,12 @@ def _release_at_each_line(hands: Hands) -> None:
         hands.check()
 
 
+def _leave_a_lost_block(hands: Hands) -> None:
+    hands.enter("ann", 0, "with")
+    hands.drop_on_two_nodes("a", 2, 1)
+    hands.leave("ann", 0, None, True)
+
+
 def _acquire_by_equal_keys(hands: Hands) -> None:
     hands.acquire("ann", 0, "a", True, "nothing", 0)
     hands.acquire("bob", 0, Misnamed("a"), True, "nothing", 0)
@@ -165,6 +176,7 @@ def _clean_up_when_refused(hands: Hands) -> None:
     "bug",
     [
         "key_as_formatted",
+        "release_decided_by_any_majority",
         "one_lease_per_hold",
         "block_of_the_thread",
         "inner_block_releases_lease",
@@ -180,7 +192,7 @@ def test_sequences_at_random_find_a_bug(bug: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_each_bug_has_a_test() -> None:
-    assert len(BUGS) == 10
+    assert len(BUGS) == 11
 
 
 @pytest.fixture(autouse=True)

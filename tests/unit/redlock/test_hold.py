@@ -292,6 +292,34 @@ def test_a_lock_that_others_took_meanwhile_is_found_on_leaving(
     assert lease.lost
 
 
+def test_a_loss_that_the_slowest_node_shows_is_found_on_leaving(
+    five: Network, redlock: Redlock
+) -> None:
+    is_raised = pytest.raises(LeaseLost)
+    with is_raised, redlock.lock("k", ttl=TTL) as lease:
+        for node in five.nodes[3:]:
+            node.is_up = False
+        assert five.redlock().drop("k")
+        for node in five.nodes[3:]:
+            node.is_up = True
+        # The two that were not reached still have the lock, and a majority has not.
+        five.nodes[0].delay = five.nodes[1].delay = 0.01
+    assert lease.lost
+    assert five.holders() == [None] * 5
+
+
+def test_a_release_waits_for_no_node_that_can_not_show_a_loss(
+    five: Network, redlock: Redlock
+) -> None:
+    with redlock.lock("k", ttl=TTL) as lease:
+        five.expire(nodes=[0])
+        for node in five.nodes[3:]:
+            node.is_up = False
+        began = five.time
+    assert not lease.lost
+    assert five.time == began
+
+
 def test_a_release_that_the_keeper_made_first_is_no_loss(
     five: Network, redlock: Redlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ from celery_redlock.redlock.protocol.quorum import (
     leading_holder,
     look_verdict,
     majority,
+    release_verdict,
     unconfirmed,
     validity_ms,
     without_majority,
@@ -59,6 +60,8 @@ FREE = Busy("", 0, 6)
 LOOKS: tuple[GrantReply, ...] = (FREE, X, Y, Z, DEAD)
 EXTENSIONS: tuple[ExtendReply, ...] = (Extended(), Healed(), Superseded(), Occupied(), DEAD)
 ACKS: tuple[AckReply, ...] = (Acknowledged(), Declined(), DEAD)
+OURS, GONE = Acknowledged(was_ours=True), Acknowledged(was_ours=False)
+RELEASES: tuple[AckReply, ...] = (OURS, GONE, DEAD)
 
 every_size = pytest.mark.parametrize("nodes", [1, 3, 5])
 
@@ -296,6 +299,33 @@ def test_only_acknowledgements_are_counted_as_such() -> None:
     assert acknowledged([Acknowledged(), Declined(), DEAD, None, Acknowledged()]) == 2
 
 
+# ---- releases
+
+
+@every_size
+def test_a_released_lease_is_lost_if_a_majority_says_so(nodes: int) -> None:
+    for acks in masks(RELEASES, nodes):
+        is_lost = acks.count(GONE) > nodes / 2
+        assert (release_verdict(acks) is Verdict.LOST) == is_lost, acks
+
+
+@every_size
+def test_a_release_is_confirmed_by_a_majority_at_least(nodes: int) -> None:
+    for acks in masks(RELEASES, nodes):
+        if release_verdict(acks) in (Verdict.REACHED, Verdict.LOST):
+            assert count(Acknowledged, acks) > nodes / 2, acks
+
+
+@every_size
+def test_a_release_verdict_is_final_and_as_early_as_can_be(nodes: int) -> None:
+    assert_decided_for_good_and_no_later_than_possible(release_verdict, RELEASES, nodes)
+
+
+def test_a_majority_that_had_the_lock_waits_for_no_other_node() -> None:
+    assert release_verdict([OURS, None, OURS]) is Verdict.REACHED
+    assert release_verdict([None, OURS, OURS, None, OURS]) is Verdict.REACHED
+
+
 # ---- extensions
 
 
@@ -304,9 +334,8 @@ def test_a_round_is_decided_as_soon_as_its_verdict_is(nodes: int) -> None:
     """Before any reply it is not asked for; a reply must not be taken for none."""
     for grants in masks((*GRANTS, Done(1)), nodes):
         assert acquisition._is_decided(grants) is (grant_verdict(grants) is not Verdict.PENDING)
-    released: tuple[AckReply, ...] = (Acknowledged(was_ours=False), DEAD)
-    for acks in masks(released, nodes):
-        assert release._is_decided(acks) is (confirm_verdict(acks, 0) is not Verdict.PENDING)
+    for acks in masks(RELEASES, nodes):
+        assert release._is_decided(acks) is (release_verdict(acks) is not Verdict.PENDING)
 
 
 @every_size

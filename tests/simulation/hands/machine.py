@@ -173,7 +173,7 @@ class Hands(RuleBasedStateMachine):
         told = Callback(self, client, on_lost)
         hold = client.redlock.lock(key, TTL, wait=wait, on_lost=told)
         told.hold = hold
-        self.holds.append(Kept(hold, client, key))
+        self.holds.append(Kept(hold, client, str.__str__(key)))
 
     @rule(number=NUMBERS, how=st.sampled_from(["copy", "deepcopy", "pickle"]))
     def copy_hold(self, number: int, how: str) -> None:

@@ -113,10 +113,10 @@ class KeeperThread:
     def _goes_on_after_error(self, wakeup: Wakeup, threads: dict[str, Wakeup]) -> bool:
         try:
             self._go_on(wakeup, threads)
-        except Exception as error:  # noqa: BLE001  # it is logged
+        except BaseException as error:  # noqa: BLE001  # it is logged
             if threads.get(_RUNNING) is not wakeup:
                 return False  # a callback forked: in the child, the wakeup is closed
-            # Outside a tick the thread raises nothing: another thread raised this error here.
+            # Outside a tick, it comes from another thread, or from the user's clock.
             callbacks.tell(logger.error, "keeper interrupted, continuing", exc_info=error)
             return True
         return False
@@ -125,7 +125,7 @@ class KeeperThread:
         while True:
             try:
                 wakes_at = self._tick()
-            except Exception as error:  # noqa: BLE001  # it is logged
+            except BaseException as error:  # noqa: BLE001  # it is logged
                 callbacks.tell(logger.error, "keeper failed, retrying", exc_info=error)
                 wakes_at = self._clock.now() + _AFTER_ERROR_S
             # Published before it is compared: a lease that was added meanwhile is seen here, or its

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from celery_redlock.redlock import backoff, keeper_thread, lease, waiters, waiting
-from celery_redlock.redlock.threads import callbacks, dispatch
+from celery_redlock.redlock.threads import callbacks, dispatch, native
 from celery_redlock.redlock.threads.wakeup import Wakeup
 from celery_redlock.redlock.transport import (
     connection_set,
@@ -215,6 +215,7 @@ def installed() -> Iterator[Simulated]:
         ),
         (connection_set, "new_poller", here(new_poller, poller)),
         (handshake, "new_poller", here(new_poller, poller)),
+        (keeper_thread, "native", HereOnly(native, {"original": lambda *_: simulated.now().sleep})),
         (keeper_thread, "Wakeup", here(Wakeup, lambda: SimulatedWakeup(simulated.now()))),
         (subscriptions, "Wakeup", here(Wakeup, lambda: SimulatedWakeup(simulated.now()))),
         (waiters, "SimpleQueue", here(queue.SimpleQueue, lambda: _Queue(simulated.now()))),

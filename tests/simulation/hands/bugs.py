@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import weakref
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ import pytest
 from celery_redlock.redlock import lock, release
 from celery_redlock.redlock.errors import LeaseLost
 from celery_redlock.redlock.hold import Hold, _Block, _here, _LookedUp
+from celery_redlock.redlock.keeper import Keeper
 from celery_redlock.redlock.lease import Lease, lost_in_block, release_at_end
 from celery_redlock.redlock.protocol.quorum import Verdict, confirm_verdict
 from celery_redlock.redlock.protocol.replies import AckReply
@@ -108,7 +110,17 @@ def _exit_in_a_callback_ends_the_keeper(patch: pytest.MonkeyPatch) -> None:
         with suppress(Exception):
             function(*args)
 
+    tick = Keeper.tick
+
+    def tick_or_end(self: Keeper) -> float:
+        try:
+            return tick(self)
+        except (SystemExit, KeyboardInterrupt, GeneratorExit):
+            self._thread.stop()
+            return math.inf
+
     patch.setattr(callbacks, "call", call)
+    patch.setattr(Keeper, "tick", tick_or_end)
 
 
 @_bug

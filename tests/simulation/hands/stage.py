@@ -10,13 +10,14 @@ import traceback
 import warnings
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from celery_redlock.redlock import keeper_thread
 from celery_redlock.redlock.task_lock import TaskLock
-from celery_redlock.redlock.threads import dispatch
+from celery_redlock.redlock.threads import dispatch, native
 from tests.support.fakes.simulated_network import Network
 
 _HANGS_S = 60.0
@@ -91,7 +92,13 @@ class KeepersThread:
             self.go_on()
 
     def wait(self, seconds: float) -> None:
-        """Wait in the network's time."""
+        """Wait in the network's time.
+
+        Raises:
+            _StoppedError: The thread is to end: again, whenever it goes on after that.
+        """
+        if self._is_stopped:
+            raise _StoppedError
         self.wakes_at = self._network.now() + max(0.0, seconds)
         self._is_parked.release()
         self._goes_on.acquire()
@@ -119,6 +126,10 @@ class _OfThread(threading.local):
 
 
 _of_thread = _OfThread()
+
+
+def _sleep(seconds: float) -> None:
+    _of_thread.keeper.wait(seconds)
 
 
 class _Wakeup:
@@ -160,6 +171,8 @@ class Stage:
         self.redlock().close()  # which patches the rest
         self._patch.setattr(dispatch, "start_thread", self._start_keeper)
         self._patch.setattr(keeper_thread, "Wakeup", _Wakeup)
+        sleep = SimpleNamespace(original=lambda *_: _sleep, is_green=native.is_green)
+        self._patch.setattr(keeper_thread, "native", sleep)
 
     def redlock(self, **options: Any) -> TaskLock:
         """Return a client of the nodes."""

@@ -144,13 +144,14 @@ def test_a_tick_that_always_fails_is_tried_twice_a_second(
 
 
 def test_a_thread_that_is_ended_from_outside_is_replaced(
-    stage: Stage, wakeup: VirtualWakeup
+    stage: Stage, wakeup: VirtualWakeup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def end() -> None:
+    def end(*_: object) -> None:
         raise SystemExit
 
     stage.keep("a")
     wakeup.meanwhile = end
+    in_this_thread(monkeypatch, time, "sleep", end)
     with pytest.raises(SystemExit):
         wakeup.run_for(PERIOD)
     stage.clock.move(2.0)
@@ -272,14 +273,19 @@ def test_stop_ends_the_thread_and_keeps_nothing(stage: Stage, wakeup: VirtualWak
     assert not stage.lost
 
 
+ERRORS = pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, GeneratorExit])
+
+
+@ERRORS
 def test_the_thread_survives_what_is_raised_in_it_from_outside(
     stage: Stage,
     wakeup: VirtualWakeup,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    error: type[BaseException],
 ) -> None:
     in_this_thread(monkeypatch, time, "sleep", stage.clock.move)
-    strikes = [ZeroDivisionError()]
+    strikes = [error()]
 
     def strike() -> None:
         if strikes:
@@ -292,6 +298,30 @@ def test_the_thread_survives_what_is_raised_in_it_from_outside(
     assert not lease.lost
     assert [record.getMessage() for record in caplog.records] == ["keeper interrupted, continuing"]
     assert caplog.records[0].exc_info
+
+
+@ERRORS
+def test_the_thread_survives_any_error_of_a_clock(
+    stage: Stage, wakeup: VirtualWakeup, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """At whatever look at it, inside a tick or between two."""
+    in_this_thread(monkeypatch, time, "sleep", stage.clock.move)
+    now, left = stage.clock.now, [math.inf]
+
+    def read() -> float:
+        left[0] -= 1
+        if left[0] == 0:
+            raise error
+        return now()
+
+    monkeypatch.setattr(stage.clock, "now", read)
+    for look in range(2, 60):  # the first one is the caller's
+        lease = stage.keep()
+        left[0] = look
+        wakeup.run_for(1.5 * PERIOD)
+        assert left[0] <= 0, "it was raised"
+        assert lease in stage.rounds[-1][1], look
+        assert not lease.lost
 
 
 def test_of_two_threads_that_were_started_one_ends_at_once(

@@ -13,14 +13,17 @@ from typing import Any
 
 from .attempt import Attempt
 from .defaults import TTL_S
-from .errors import ConfigurationError, QuorumUnavailable
+from .errors import ConfigurationError, QuorumUnavailable, shown
 from .hold import Hold
 from .keeper import OnLease
 from .lease import Holder, Lease, is_reservation, this_process
 from .parts import Parts
+from .protocol.scripts import lock_keys
 from .validation import check_key, check_label, check_seconds, lease_times_ms
 
 DAY_S = 86_400.0
+_UNDECODED = "\ufffd"
+"""Stands in the text of an owner for bytes that are not UTF-8, or for itself."""
 
 
 class Redlock(Parts):
@@ -249,7 +252,8 @@ class Redlock(Parts):
 
         Raises:
             QuorumUnavailable: Fewer nodes than a quorum answered, or confirmed.
-            ConfigurationError: `key` is not valid.
+            ConfigurationError: `key` is not valid; or another program has the lock, under a name
+                that is not UTF-8.
         """
         key = check_key(key, may_exist=True)
         held = self._inspection.read_holder(key)
@@ -265,13 +269,27 @@ class Redlock(Parts):
         The floors are raised above the highest one under that owner's lock, so that no renewal
         revives it. This process's own clock has no part in that.
         """
+        token = 0
         # A reservation is never renewed, and the floor under it is that of an earlier lease.
-        if is_reservation(owner):
-            return self._release.drop(key, owner)
-        token = self._inspection.floor_under(key, owner)
-        # The note comes first, so that the holder finds it when it finds its lease lost.
-        self._release.note_drop(key, owner, author)
-        return self._release.drop(key, owner, token)
+        if not is_reservation(owner):
+            token = self._inspection.floor_under(key, owner)
+            # The note comes first, so that the holder finds it when it finds its lease lost.
+            self._release.note_drop(key, owner, author)
+        is_released = self._release.drop(key, owner, token)
+        if not is_released and _UNDECODED in owner:
+            self._refuse_if_undecodable(key, owner)
+        return is_released
+
+    def _refuse_if_undecodable(self, key: str, owner: str) -> None:
+        """Raise an error if a lock that could not be released still reads as `owner`'s."""
+        held = self._inspection.read_holder(key)
+        if held and held.owner == owner:
+            lock, _ = lock_keys(self.key_prefix, key)
+            raise ConfigurationError(
+                f"cannot release '{shown(key)}': another program has set '{shown(lock)}', to bytes "
+                "that are not UTF-8; delete it on each node with redis-cli once its holder has "
+                "ended"
+            )
 
     # ---- the nodes
 

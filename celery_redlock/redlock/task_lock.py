@@ -192,7 +192,7 @@ class TaskLock(Redlock):
 
         Raises:
             QuorumUnavailable: Fewer nodes than a quorum answered, or confirmed.
-            ConfigurationError: `key` is not valid.
+            ConfigurationError: As in `drop`.
         """
         return self._drop(check_key(key, may_exist=True), owner, author)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from celery_redlock.redlock.keeper_thread import LOOK_S
 from celery_redlock.redlock.lease import Lease
 from celery_redlock.redlock.protocol.quorum import drift_ms
 from celery_redlock.redlock.protocol.replies import Failed
+from celery_redlock.redlock.protocol.scripts import RELEASE
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.redlock.transport.connection import ErrorReply
 from celery_redlock.redlock.unsettled import ReleaseRequest, due_after
@@ -433,6 +436,38 @@ def test_a_mark_frees_nobody_s_lock(five: Network, redlock: TaskLock, lease: Lea
     redlock.mark_done("k", "task-9")
     assert five.holders() == [lease.owner] * 5
     assert five.floors() == [lease.token] * 5
+
+
+@pytest.mark.parametrize("owner", ["\ufffd", "0123.\ufffd", "0" * 32 + "~:\ufffd@host"])
+def test_a_lock_whose_owner_is_no_text_is_not_said_to_be_free(
+    five: Network, redlock: TaskLock, monkeypatch: pytest.MonkeyPatch, owner: str
+) -> None:
+    """The nodes have bytes of another program, which read as this and differ from it."""
+    for node in five.nodes:
+        node.take(owner)
+        execute = node.execute
+        monkeypatch.setattr(
+            node, "execute", lambda one, do=execute: 0 if RELEASE.sha in one else do(one)
+        )
+    drops: list[Callable[[], bool]] = [
+        partial(redlock.drop, "k"),
+        partial(redlock.drop_owner, "k", owner, "somebody"),
+    ]
+    for drop in drops:
+        with pytest.raises(ConfigurationError) as caught:
+            drop()
+        assert str(caught.value) == (
+            "cannot release 'k': another program has set 'redlock:{k}', to bytes that are not "
+            "UTF-8; delete it on each node with redis-cli once its holder has ended"
+        )
+
+
+def test_a_holder_whose_name_looks_undecodable_is_dropped(five: Network, redlock: TaskLock) -> None:
+    lease = redlock.acquire("k", label="task \ufffd")
+    assert redlock.drop("k")
+    assert not redlock.drop_owner("k", lease.owner, "somebody")
+    redlock.acquire("k")
+    assert not redlock.drop_owner("k", lease.owner, "somebody")
 
 
 def test_a_reservation_is_dropped_by_its_owner(five: Network, redlock: TaskLock) -> None:

@@ -2,7 +2,8 @@
 
 Those of locks are sent in the process that runs the task, with the task as `sender`; those of nodes
 in the worker's main process, with the app; those of ticks in beat, without a `sender`. As
-with Celery's, whatever a receiver raises is logged and changes nothing.
+with Celery's, an exception in a receiver is logged and changes nothing. SystemExit, and whatever
+else is no `Exception`, may end what is at work there: in a prefork pool the task's process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What neither mkdocs.yml nor a page can say: the version, the reports, what has changed since."""
+"""What neither mkdocs.yml nor a page can say: the version, the reports, the files."""
 
 from __future__ import annotations
 
@@ -14,13 +14,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tools.docs.files_page import tables
 from tools.docs.reports import REPORTS, title
-from tools.evidence.runs import all_runs, changes_since
 
 _REPORTS = "<!-- the reports -->"
 _FILES = "<!-- the files -->"
-_MARK = "<!-- what has changed since -->"
-_PAGES = {"explanation/evidence.md": None, "explanation/performance.md": "performance"}
-"""Pages with figures of recorded runs, and of which kind these are; None: of all others."""
 
 
 def on_config(config: Any) -> None:
@@ -38,16 +34,13 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Say where the reports are, what has changed since recorded runs, and what is in each file."""
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Say where the reports are, and what is in each file."""
     markdown = markdown.replace(_FILES, tables() if _FILES in markdown else "")
-    if page.file.src_uri not in _PAGES:
-        return markdown
-    if _MARK not in markdown:
-        raise LookupError(f"{page.file.src_uri} has no {_MARK}")
-    only = _PAGES[page.file.src_uri]
-    runs = all_runs()
-    shown = [only] if only else [kind for kind in runs if kind not in _PAGES.values()]
-    reports = [f"- [{title(made())}](../evidence/{name}.md)" for name, made in REPORTS.items()]
-    markdown = markdown.replace(_REPORTS, "\n".join(reports))
-    return markdown.replace(_MARK, changes_since({kind: runs[kind] for kind in shown}))
+    return markdown.replace(_REPORTS, _reports() if _REPORTS in markdown else "")
+
+
+def _reports() -> str:
+    """Return the list of the reports, with links."""
+    links = [f"- [{title(made())}](../evidence/{name}.md)" for name, made in REPORTS.items()]
+    return "\n".join(links)

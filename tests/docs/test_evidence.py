@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -31,16 +32,20 @@ from tools.evidence.summary import KINDS, summary_of
 
 
 def test_the_page_has_the_figures_of_the_runs() -> None:
-    # If this fails: `make evidence RUNS=` writes the table again from the figures that there are.
+    # Of what runs have recorded, and of the files as they are now: git is not asked.
     page = PAGE.read_text(encoding="utf-8")
-    assert page == documentation(page, recorded(FOLDER), runs_in(FOLDER))
+    assert page == documentation(page, recorded(FOLDER), runs_in(FOLDER)), (
+        "a run was recorded, or its code has changed; this makes the page true again, and runs "
+        "nothing: .venv/bin/python -m tools.evidence.publication"
+    )
 
 
 def test_a_page_gets_another_table_and_keeps_its_words() -> None:
     page = PAGE.read_text(encoding="utf-8")
     other = documentation(page, {"ladder": {"rungs": 9}}, {})
     assert "| Ladder | 9 rungs | not recorded |" in other
-    assert documentation(other, recorded(FOLDER), runs_in(FOLDER)) == page
+    now = recorded(FOLDER), runs_in(FOLDER)
+    assert documentation(other, *now) == documentation(page, *now)
     with pytest.raises(ValueError, match="no table"):
         documentation("# Evidence\n", {}, {})
 
@@ -64,7 +69,7 @@ def test_what_was_not_run_is_no_zero() -> None:
 
 def test_what_was_run_is_not_called_otherwise() -> None:
     ladder = {"ladder": {"rungs": 8, "foils_failed": 7, "ours_held": 8}}
-    row = "| Ladder | 8 rungs | 7 of 8 foils failed; ours held on 8 of 8 |"
+    row = "| Ladder | 8 rungs | 7 of 8 foils failed; ours held on 8 of 8 |  |  |"
     assert row in in_short(ladder, {})
     assert report(ladder, {}).count("**Not run.**") == len(KINDS) - 1
 
@@ -133,8 +138,21 @@ def test_figures_speak_of_files_that_there_are() -> None:
 def test_a_page_shows_the_day_and_commit_of_each_figure() -> None:
     new, old = Run("abc1234", "2026-02-01", {}), Run("def5678", "2026-01-31", {})
     figures, of = {"ladder": {"rungs": 8}}, {"ladder": [new, old]}
-    assert "| 8 rungs | not recorded | 2026-01-31, commit def5678 |" in in_short(figures, of)
+    row = "| 8 rungs | not recorded | 2026-01-31, commit def5678 | changed since |"
+    assert row in in_short(figures, of)
     assert "- run: 2026-01-31, commit def5678\n- rungs: 8" in report(figures, of)
+
+
+def test_the_page_shows_whether_the_code_of_a_run_has_changed() -> None:
+    figures, now = {"ladder": {"rungs": 8}}, Run(**run_now("ladder"))  # type: ignore[arg-type]
+    other = dataclasses.replace(now, content=dict.fromkeys(now.content, "another"))
+    for of, shown in [
+        ([now], "today's code"),
+        ([other], "changed since"),
+        ([now, other], "changed since"),
+        ([other, now], "changed since"),
+    ]:
+        assert f"| {now} | {shown} |\n" in in_short(figures, {"ladder": of})
 
 
 def test_the_model_is_one_table_with_its_second_encoding() -> None:

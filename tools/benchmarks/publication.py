@@ -9,6 +9,7 @@ from typing import Any
 import jinja2
 
 from tests.support.root import ROOT
+from tools.evidence.runs import Run
 
 from . import names
 from .node_peers import versions
@@ -61,6 +62,7 @@ def _rendered(name: str, page: Page) -> str:
     text = template.render(
         page=page,
         run=page.circumstances,
+        has_changed=bool(Run(**page.circumstances["run"]).changed("performance")),
         node_versions=versions(),
         targets=list(judged(page)),
         cells=_cells,

@@ -3,8 +3,9 @@
     python -m tools.evidence.publication [FOLDER]
 
 FOLDER has what runs have recorded (`tests.support.evidence.record`). A kind that is not in it keeps
-the figures that the documentation has. Without FOLDER only the page's table is written again; the
-report is written as the site is built (`tools.docs.reports`).
+the figures that the documentation has. Without FOLDER the figures stay, and it takes a second: the
+page, and that of performance, say again whether the code has changed since each run. The report is
+written as the site is built (`tools.docs.reports`).
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ import jinja2
 
 from tests.support.evidence import recorded
 from tests.support.root import ROOT
+from tools.benchmarks import publication as performance
 
-from .runs import FOLDER, Run, oldest, runs_in
+from .runs import FOLDER, Run, changed_since, oldest, runs_in
 from .summary import KINDS, summary_of
 
 PAGE = ROOT / "docs" / "explanation" / "evidence.md"
 _TEMPLATE = Path(__file__).with_name("runs.md.j2")
-_HEADER = "| kind | tried | result | run |\n| --- | --- | --- | --- |\n"
+_HEADER = "| kind | tried | result | run | code |\n| --- | --- | --- | --- | --- |\n"
 Evidence = Mapping[str, Mapping[str, Any]]
 
 
@@ -36,7 +38,7 @@ def in_short(evidence: Evidence, runs: Mapping[str, Sequence[Run]]) -> str:
         (
             _title(kind),
             *(summary_of(kind, evidence[kind]) if kind in evidence else ("not run", "not run")),
-            str(oldest(runs[kind])) if kind in runs else "",
+            *(_run_and_code(kind, runs[kind]) if kind in runs else ("", "")),
         )
         for kind in KINDS
     )
@@ -109,16 +111,22 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
+def _run_and_code(kind: str, runs: Sequence[Run]) -> tuple[str, str]:
+    """Return which run the figures are of, and whether its code is still the same."""
+    return str(oldest(runs)), "changed since" if changed_since(kind, runs) else "today's code"
+
+
 def _title(kind: str) -> str:
     return _words(kind).capitalize().replace("Tls", "TLS")
 
 
 def main(arguments: list[str]) -> None:
-    """Collect, and write the page's table."""
+    """Collect, and write the pages again."""
     if arguments:
         collect(Path(arguments[0]), FOLDER)
     page = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(documentation(page, recorded(FOLDER), runs_in(FOLDER)), encoding="utf-8")
+    performance.main()
 
 
 if __name__ == "__main__":

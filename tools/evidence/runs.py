@@ -2,9 +2,9 @@
 
     python -m tools.evidence.runs [--most COMMITS]
 
-It prints this for each kind of run on the page, and ends with 1 if more commits than that have
-changed the files of one. A run knows its files by their content, which a rebase and a shallow clone
-leave alone; commit and day are for people.
+It prints this for each kind of run, and ends with 1 if more commits than that have changed the
+files of one; the pages say only whether they have changed (`.publication`). A run knows its files
+by their content, which a rebase and a shallow clone leave alone; commit and day are for people.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -131,11 +131,16 @@ def commits_since(run: Run, names: Iterable[str]) -> int | None:
     return int(count) if count else None
 
 
-def age_of(kind: str, runs: Iterable[Run]) -> tuple[list[str], int | None]:
-    """Return which files have changed since the oldest run, and in how many commits, if known."""
-    run = oldest(runs)
-    changed = run.changed(kind)
-    return changed, commits_since(run, changed) if changed else 0
+def changed_since(kind: str, runs: Iterable[Run]) -> list[str]:
+    """Return those of the kind's files and folders that have changed since any of its runs."""
+    changed = {name for run in runs for name in run.changed(kind)}
+    return [name for name in FILES.get(kind, _WHOLE) if name in changed]
+
+
+def age_of(kind: str, runs: Sequence[Run]) -> tuple[list[str], int | None]:
+    """Return which files have changed since, and in how many commits since the oldest run."""
+    changed = changed_since(kind, runs)
+    return changed, commits_since(oldest(runs), changed) if changed else 0
 
 
 def told(changed: list[str], commits: int | None) -> str:
@@ -144,13 +149,6 @@ def told(changed: list[str], commits: int | None) -> str:
         return "none of its files has changed since"
     many = "" if commits is None else f" in {commits} commit{'' if commits == 1 else 's'}"
     return f"changed since{many}: {', '.join(changed)}"
-
-
-def changes_since(runs: Mapping[str, Iterable[Run]]) -> str:
-    """Return, for a page, what has changed since these runs until now."""
-    told_of = {kind: told(*age_of(kind, of_kind)) for kind, of_kind in runs.items()}
-    lines = [f"    - {kind.replace('_', ' ')}: {one}" for kind, one in told_of.items()]
-    return "\n".join(['!!! note "Until this page was built"', "", *lines])
 
 
 def _git(*arguments: str) -> str | None:

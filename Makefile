@@ -46,9 +46,9 @@ endef
 OLDER := $(patsubst .ci/%.txt,%,$(wildcard .ci/celery-*.txt))
 
 BENCH_INTO := build/bench
-# What `make evidence` runs before it collects the figures: all that is on its page. RUNS= collects
-# only.
-RUNS := test simulate chaos exhaustive bugs mutation neighbours compat
+# What `make evidence` runs before it collects the figures: all that is on its page but what this
+# names as left out. RUNS= collects only.
+RUNS := test hour performance simulate chaos exhaustive bugs mutation neighbours compat
 
 # Images of containers often set it. Each process of pytest would then compile every test, and each
 # interpreter that a test starts would compile the package.
@@ -153,7 +153,8 @@ performance: ## The same, into docs/explanation/performance.md, its plots and it
 	@$(MAKE) --no-print-directory bench BENCH_INTO=docs/explanation
 
 evidence: $(VENV)/.test ## Run what tries to break the lock, and write its figures into docs/explanation/evidence.md (a day)
-	@for run in $(RUNS); do $(MAKE) --no-print-directory $$run CONTROLS=1 LONG=1 || exit 1; done
+	@for run in $(RUNS); do $(MAKE) --no-print-directory $$run CONTROLS=1 LONG=1 \
+	    CHAOS_SECONDS=$(or $(CHAOS_SECONDS),1800) || exit 1; done
 	$(BIN)/python -m tools.evidence.publication build/evidence
 
 bugs: $(VENV)/.test ## Make known bugs of other locks in a copy of the code, and see a test fail for each

@@ -221,19 +221,41 @@ def test_a_run_that_is_too_old_fails_a_release_only(
     assert "run again, by make evidence or make performance: ladder" in capsys.readouterr().out
 
 
+def makes_for_the_page(makefile: str) -> list[str]:
+    """Return the targets that `make evidence` makes before it collects."""
+    [targets] = re.findall(r"^RUNS := (.*)$", makefile, re.MULTILINE)
+    return targets.split()  # type: ignore[no-any-return]
+
+
 def test_make_evidence_runs_all_that_ordinary_tests_leave_out() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    [targets] = re.findall(r"^RUNS := (.*)$", makefile, re.MULTILINE)
+    targets = makes_for_the_page(makefile)
     [ordinary] = re.findall(r"^ORDINARY = (.*)$", makefile, re.MULTILINE)
     recipes = "".join(
-        re.findall(rf"^(?:{'|'.join(targets.split())}):.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+        re.findall(rf"^(?:{'|'.join(targets)}):.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
     )
-    left_out = {*re.findall(r"not (\w+)", ordinary)} - {"benchmark"}  # they have their own page
+    left_out = {*re.findall(r"not (\w+)", ordinary)} - {"benchmark"}  # `performance` makes `bench`
     assert "CONTROLS=1 LONG=1" in makefile
     left_out.remove("long")
     assert len(left_out) > 3
     assert [mark for mark in left_out if not re.search(rf"-m .*\b{mark}\b", recipes)] == []
-    assert {"test", "simulate", "mutation"} <= {*targets.split()}
+    assert {"test", "simulate", "mutation", "performance", "hour"} <= {*targets}
+
+
+def test_the_page_names_what_make_evidence_leaves_out() -> None:
+    makefile, page = (ROOT / "Makefile").read_text(), PAGE.read_text(encoding="utf-8")
+    [said] = re.findall(r"It leaves out (.*?)[;.] ", page)
+    assert re.findall(r"`make (\w+)`", said) == ["versions", "pythons", "servers"]
+    elsewhere = {"evidence", *re.findall(r"`make (\w+)`", said)}
+    named = {*re.findall(r"`make (\w+)", page)}
+    assert named - elsewhere <= {*makes_for_the_page(makefile)}
+
+
+def test_make_evidence_takes_as_long_as_the_soak_on_the_page() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    [recipe] = re.findall(r"^evidence:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    [seconds] = re.findall(r"CHAOS_SECONDS=\$\(or \$\(CHAOS_SECONDS\),(\d+)\)", recipe)
+    assert int(seconds) >= recorded(FOLDER)["soak"]["seconds"]
 
 
 def test_the_page_says_which_lifetimes_are_not_simulated() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tools.docs.equivalent_mutants_page import report
-from tools.evidence.publication import PAGE
 from tools.mutation.gate import ALL
 from tools.mutation.scores import equivalents
 from tools.mutation.share import share_of
@@ -17,9 +16,8 @@ def test_the_report_has_each_equivalent_mutant() -> None:
 
 def test_reports_say_how_much_of_the_package_is_mutated() -> None:
     covered = share_of(ALL)
+    assert f"{covered.lines / covered.of:.0%}" in report()
     assert f"in {len(ALL)} files" in report()
-    assert "about a third of the package's lines" in PAGE.read_text(encoding="utf-8")
-    assert 0.28 < covered.lines / covered.of < 0.39
 
 
 def _folder(file: str) -> str:

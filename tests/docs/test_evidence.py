@@ -29,6 +29,8 @@ from tools.evidence.runs import (
     told,
 )
 from tools.evidence.summary import KINDS, summary_of
+from tools.mutation.gate import ALL
+from tools.mutation.share import by_room, share_of
 
 
 def test_the_page_has_the_figures_of_the_runs() -> None:
@@ -114,6 +116,23 @@ def test_a_collected_kind_replaces_only_itself(
         record(kind, count=count)
     collect(tmp_path, into)
     assert recorded(into) == {"model": {"count": 1}, "chaos": {"count": 3}}
+
+
+def test_the_page_says_which_share_of_each_room_is_mutated() -> None:
+    [said] = re.findall(r"^The gate covers (\d+) % .*?: (.*); none of (.*)\.$",
+                        PAGE.read_text(encoding="utf-8"), re.MULTILINE)  # fmt: skip
+    whole, some, none = said
+    shown = {room: int(percent) for percent, room in re.findall(r"(\d+) % of `(.*?)`", some)}
+    shown |= dict.fromkeys(re.findall(r"`(.*?)`", none), 0)
+    now = {room: 100 * share.lines / share.of for room, share in by_room(ALL).items()}
+    covered = share_of(ALL)
+    shown["all"], now["all"] = int(whole), 100 * covered.lines / covered.of
+    assert shown.keys() == now.keys()
+    # Not each line that is added makes the page false.
+    assert {room for room in now if abs(shown[room] - now[room]) > 2} == set(), (
+        "the code or the gate has changed; this makes the page true again, and runs nothing: "
+        ".venv/bin/python -m tools.evidence.publication"
+    )
 
 
 # --- which code the figures are of ----------------------------------------------------------------

@@ -13,7 +13,7 @@ from tools.mutation import scores
 from tools.mutation.gate import MODULES, SCRIPTS, SLOW, TESTS
 from tools.mutation.lua import mutants
 from tools.mutation.scores import PACKAGE, Scores, equivalents
-from tools.mutation.share import share_of
+from tools.mutation.share import by_room, share_of
 
 A = "- a\n+ b"
 B = "- c\n+ d"
@@ -122,3 +122,12 @@ def test_the_share_is_that_of_the_files_with_code() -> None:
         every.left_out[file] for file in set(every.left_out) - {*part.left_out}
     )
     assert str(part) == f"{part.lines} of {part.of} lines ({part.lines / part.of:.0%})"
+
+
+def test_each_room_has_the_share_of_its_own_files() -> None:
+    lease, control = "redlock/lease.py", "worker/control.py"
+    rooms = by_room([lease, control])
+    assert {room for room, share in rooms.items() if share.lines} == {"redlock", "worker"}
+    assert rooms["redlock"].lines == share_of([lease]).lines
+    assert all(file.endswith(".py") and "/" not in file for file in rooms["*.py"].left_out)
+    assert sum(share.of for share in rooms.values()) == share_of([]).of

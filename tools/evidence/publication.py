@@ -4,8 +4,8 @@
 
 FOLDER has what runs have recorded (`tests.support.evidence.record`). A kind that is not in it keeps
 the figures that the documentation has. Without FOLDER the figures stay, and it takes a second: the
-page, and that of performance, say again whether the code has changed since each run. The report is
-written as the site is built (`tools.docs.reports`).
+page, and that of performance, say again whether the code has changed since each run, and the page
+what the mutation gate covers. The report is written as the site is built (`tools.docs.reports`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ import jinja2
 from tests.support.evidence import recorded
 from tests.support.root import ROOT
 from tools.benchmarks import publication as performance
+from tools.mutation.gate import ALL
+from tools.mutation.share import by_room, share_of
 
 from .runs import FOLDER, Run, changed_since, oldest, runs_in
 from .summary import KINDS, summary_of
 
 PAGE = ROOT / "docs" / "explanation" / "evidence.md"
 _TEMPLATE = Path(__file__).with_name("runs.md.j2")
+_GATE = re.compile(r"^The gate covers .*$", re.MULTILINE)
 _HEADER = "| kind | tried | result | run | code |\n| --- | --- | --- | --- | --- |\n"
 Evidence = Mapping[str, Mapping[str, Any]]
 
@@ -51,6 +54,14 @@ def documentation(page: str, evidence: Evidence, runs: Mapping[str, Sequence[Run
     if not header:
         raise ValueError(f"the page has no table {_HEADER!r}")
     return before + in_short(evidence, runs) + re.sub(r"\A(\|.*\n)*", "", after)
+
+
+def with_shares(page: str) -> str:
+    """Return the page with what the mutation gate covers now, of the package and of each room."""
+    text, count = _GATE.subn(_gate(), page)
+    if count != 1:
+        raise ValueError(f"the page has {count} lines {_GATE.pattern!r}")
+    return text
 
 
 def report(evidence: Evidence, runs: Mapping[str, Sequence[Run]]) -> str:
@@ -77,6 +88,21 @@ def collect(recorded_in: Path, into: Path) -> None:
     for pattern in ("*.json", "*.svg"):
         for file in sorted(recorded_in.glob(pattern)):
             shutil.copy(file, into / file.name)
+
+
+def _gate() -> str:
+    """Return the sentence about what the mutation gate covers; the room with most of it first."""
+    whole = share_of(ALL)
+    shares = {room: share.lines / share.of for room, share in by_room(ALL).items()}
+    some = sorted((room for room in shares if shares[room]), key=lambda room: -shares[room])
+    told = ", ".join(f"{_percent(shares[room])} of `{room}`" for room in some)
+    none = ", ".join(f"`{room}`" for room in shares if not shares[room])
+    share = _percent(whole.lines / whole.of)
+    return f"The gate covers {share} of the package's lines: {told}; none of {none}."
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _known() -> set[str]:
@@ -125,7 +151,8 @@ def main(arguments: list[str]) -> None:
     if arguments:
         collect(Path(arguments[0]), FOLDER)
     page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(documentation(page, recorded(FOLDER), runs_in(FOLDER)), encoding="utf-8")
+    page = documentation(with_shares(page), recorded(FOLDER), runs_in(FOLDER))
+    PAGE.write_text(page, encoding="utf-8")
     performance.main()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ _SUFFIXES = (".py", ".lua")
 
 
 class Share(NamedTuple):
-    """Share of the package that is mutated.
+    """Share of the package, or of a room, that is mutated.
 
     Attributes:
         lines: Lines of the files that are mutated.
@@ -32,7 +32,19 @@ class Share(NamedTuple):
 
 def share_of(files: Collection[str]) -> Share:
     """Return the share that these files, below the package, are of it."""
-    lines = dict(_lines())
+    return _share(files, dict(_lines()))
+
+
+def by_room(files: Collection[str]) -> dict[str, Share]:
+    """Return the share that these files are of each room, by its name; "*.py": of no room."""
+    rooms: dict[str, dict[str, int]] = {}
+    for file, count in _lines():
+        room, slash, _ = file.partition("/")
+        rooms.setdefault(room if slash else "*.py", {})[file] = count
+    return {room: _share(files, lines) for room, lines in rooms.items()}
+
+
+def _share(files: Collection[str], lines: Mapping[str, int]) -> Share:
     left_out = {file: count for file, count in lines.items() if file not in files}
     of = sum(lines.values())
     return Share(of - sum(left_out.values()), of, left_out)

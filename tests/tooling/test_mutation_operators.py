@@ -76,6 +76,26 @@ def test_mutmut_makes_the_mutants_of_these_operators_too(
     assert "return b\n" in after.code
 
 
+@pytest.mark.parametrize(
+    ("text", "is_changed"),
+    [
+        ("redlock_ttl", True),
+        ("redis://", True),
+        ("", True),
+        (" \t\r\n,", True),
+        ("is unknown", False),
+        ("is out of range; give seconds", False),
+    ],
+)
+def test_a_name_is_changed_and_a_sentence_is_not(
+    monkeypatch: pytest.MonkeyPatch, text: str, is_changed: bool
+) -> None:
+    monkeypatch.setattr(file_mutation, "mutation_operators", mutation_operators)
+    add_operators()
+    mutated = file_mutation.mutate_file_contents("rule.py", f"def rule():\n    tell({text!r})\n")
+    assert ("XX" in mutated.code) is is_changed
+
+
 def test_the_numbers_of_a_module_are_found_as_they_are_written() -> None:
     code = "A_S = 0.1\nB = 1_000\nC: int = 3\nD = 0\nE = 'e'\nF = True\nG = A_S * 2\n"
     assert list(constants(code)) == [("A_S", "0.1"), ("B", "1_000")]

@@ -14,7 +14,7 @@ _INTRO = """\
 
 `make mutation` changes the rules of the lock and of tasks, one place at a time, and a fast test has to fail for each change, but for those below: each has the reason why no test can tell. Any other mutant that survives makes `make mutation` fail, and so does a reason whose mutant is gone.
 
-The gate covers {share:.0%} of the package's lines, in {files} files. No figure for mutants says anything about the others, which are listed first. The changes are those of mutmut and of `tools/mutation/operators.py`. Types, functions with a decorator, and what is evaluated when a module is imported are left alone.
+The gate covers {share:.0%} of the package's lines, in {files} files. No figure for mutants says anything about the others, which are listed first. The changes are those of mutmut and of `tools/mutation/operators.py`. Types, functions with a decorator, the words of messages, and what is evaluated when a module is imported are left alone.
 """  # noqa: E501
 
 

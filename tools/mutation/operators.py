@@ -3,17 +3,23 @@
 Dropped are a clause of `and` and `or`, all but one argument of `max` and `min`, the condition of an
 `if`, and a call. Numbers are multiplied by ten, constants of a module as well: mutmut adds one, in
 functions only, which few tests of a time notice.
+
+The words of a message are no rule: of mutmut's changes of a text, those of a sentence are left out.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import libcst as cst
 from mutmut.mutation import file_mutation
-from mutmut.mutation.mutators import mutation_operators
+from mutmut.mutation.mutators import mutation_operators, operator_string
+
+_SENTENCE = re.compile(r"\w[,;:]? \w")
+"""Words with a space between them. No name and no command of this package has one."""
 
 
 def dropped_clause(node: cst.BooleanOperation) -> Iterator[cst.BaseExpression]:
@@ -49,6 +55,12 @@ def dropped_call(node: cst.Expr) -> Iterator[cst.Pass]:
         yield cst.Pass(semicolon=node.semicolon)
 
 
+def changed_text(node: cst.BaseString) -> Iterator[cst.BaseString]:
+    """Yield mutmut's changes of a text, unless it is a sentence."""
+    if not (isinstance(node, cst.SimpleString) and _SENTENCE.search(node.raw_value)):
+        yield from operator_string(node)
+
+
 OPERATORS: list[tuple[Any, Callable[[Any], Iterator[cst.CSTNode]]]] = [
     (cst.BooleanOperation, dropped_clause),
     (cst.Call, one_argument),
@@ -72,10 +84,11 @@ def constants(code: str) -> Iterator[tuple[str, str]]:
 
 
 def add_operators() -> None:
-    """Have mutmut make the mutants of these operators as well."""
+    """Have mutmut make the mutants of these operators as well, and none of sentences."""
     # mutmut has no other place for them.
     made_by: Any = file_mutation
-    made_by.mutation_operators = [*mutation_operators, *OPERATORS]
+    others = [one for one in mutation_operators if one[1] is not operator_string]
+    made_by.mutation_operators = [*others, (cst.BaseString, changed_text), *OPERATORS]
 
 
 def _in_parentheses(node: cst.BaseExpression) -> cst.BaseExpression:

@@ -83,7 +83,7 @@ def pack(value: Plain) -> bytes:
 
 
 def _packed_text(value: str) -> bytes:
-    data = value.encode("utf-8", "surrogatepass")
+    data = value.encode(errors="surrogatepass")
     return b"s%d:%b" % (len(data), data)
 
 

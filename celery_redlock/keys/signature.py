@@ -7,11 +7,18 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from inspect import BoundArguments, Parameter, Signature
 from types import MethodType
+from typing import Any
 
 TOKEN_PARAMETER = "fencing_token"  # noqa: S105 - a parameter's name
 """A parameter of this name receives the token. Callers don't pass it, so it is in no key."""
 
 POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_UNEVALUATED: dict[str, Any] = {}
+"""Evaluating annotations would fail on names that are imported for a type checker only."""
+if sys.version_info >= (3, 14):
+    import annotationlib
+
+    _UNEVALUATED["annotation_format"] = annotationlib.Format.STRING
 _ANY_NUMBER = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
@@ -35,14 +42,7 @@ def signature_of(function: Callable[..., object]) -> Signature:
 
 
 def _own_signature(function: Callable[..., object]) -> Signature:
-    if sys.version_info >= (3, 14):
-        import annotationlib  # noqa: PLC0415 - new in Python 3.14
-
-        # Evaluating would fail on names that are imported for a type checker only.
-        return inspect.signature(
-            function, follow_wrapped=False, annotation_format=annotationlib.Format.STRING
-        )
-    return inspect.signature(function, follow_wrapped=False)
+    return inspect.signature(function, follow_wrapped=False, **_UNEVALUATED)
 
 
 def bindable_signature(run: Callable[..., object]) -> Signature:

@@ -142,8 +142,7 @@ def _field(name: str, spec: str, conversion: str | None) -> Field:
     parameter, path = match.groups()
     if not parameter or parameter.isdecimal():
         raise LockKeyError(f"has the field {{{name}}} without a name", "name the parameter")
-    steps = tuple((attribute or "", index or "") for attribute, index in _STEP.findall(path))
-    return Field(name, parameter, steps, conversion, spec)
+    return Field(name, parameter, tuple(_STEP.findall(path)), conversion, spec)
 
 
 def _item(value: object, index: str) -> object:

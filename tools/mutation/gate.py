@@ -40,6 +40,7 @@ MODULES = (
             "unsettled",
         )
     ),
+    *(f"keys/{name}.py" for name in ("canonical", "rule", "signature", "template")),
     *(
         f"messages/{name}.py"
         for name in ("delivery", "headers", "requeue", "reservation")

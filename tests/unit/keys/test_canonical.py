@@ -107,6 +107,7 @@ def test_the_digest_is_stable_across_releases() -> None:
     assert name(None, 1, {"z": [True, None, "é", 1.5], "a": b"x"}) == (
         "proj.sync:82794dadb3d95c846ec968ae198eed3a"
     )
+    assert name(None, {3, "a", (1, 2)}) == "proj.sync:a6f937e1ecae067847bbc8dad4cbd9cd"
 
 
 @given(values, values)
@@ -207,14 +208,14 @@ endless_list.append(endless_list)
 @pytest.mark.parametrize(
     ("value", "where", "kind"),
     [
-        (Plain(), "a is", "Plain"),
+        (Plain(), "a is", "of type tests.support.calls.Plain,"),
         ({"lines": [1, 2, 3, Plain()]}, "a[…][3] is", "Plain"),
         ({1: (Plain(),)}, "a[…][0] is", "Plain"),
         ({Plain()}, "a member of a is", "Plain"),
         ({(1, 2): 3}, "a has a key", "tuple"),
         (iter([1]), "a is", "list_iterator"),
         (bytearray(b"x"), "a is", "bytearray"),
-        (1j, "a is", "complex"),
+        (1j, "a is", "of type complex,"),
         (object(), "a is", "object"),
         (Hostile(), "a is", "Hostile"),
         (Endless(), "a is nested", "200"),
@@ -275,6 +276,16 @@ def test_a_proxy_is_refused_by_its_own_type_as_json_does(lock_key: object) -> No
         name(lock_key, Claims())
 
 
+@pytest.mark.parametrize("lock_key", [None, "{a}"])
+def test_a_proxy_that_json_can_write_is_what_json_writes(lock_key: object) -> None:
+    class Told(Claims):
+        def __json__(self) -> object:
+            return {"id": 5}
+
+    [sent] = over_the_wire([Told()])
+    assert name(lock_key, Told()) == name(lock_key, sent) == name(lock_key, {"id": 5})
+
+
 def test_arguments_in_stars_are_named_by_their_place() -> None:
     with pytest.raises(ConfigurationError, match=r": args\[1\] is of type"):
         name(None, 1, Plain(), run=anything)
@@ -315,10 +326,27 @@ def test_registered_sets_keep_the_key_that_the_worker_computes(
     registered(set, None, sorted)
     assert name(None, {3, 1}) == name(None, over_the_wire({3, 1})) == name(None, [1, 3])
 
+    registered(set, None, lambda members: {"members": sorted(members)})
+    assert name(None, {3, 1}) == name(None, over_the_wire({3, 1}))
+
     registered(frozenset, "frozen", list, frozenset)
     one, other = frozenset([0, 8]), frozenset([8, 0])
     assert list(one) != list(other), "no two orders to test with"
     assert name(None, one) == name(None, other) == name(None, over_the_wire(one))
+
+
+def test_a_registered_set_is_checked_as_what_it_is_sent_as(
+    registered: Callable[..., None],
+) -> None:
+    registered(frozenset, None, list)
+    value: object = 1
+    for _ in range(100):
+        value = frozenset([value])
+    plain(value, "a")
+    with pytest.raises(Unencodable):
+        plain(frozenset([value]), "a")
+    with pytest.raises(ConfigurationError, match=r": can't derive the lock key: a\[0\] is of type"):
+        name(None, frozenset([Plain()]))
 
 
 def test_objects_with_a_json_method_are_what_it_returns() -> None:

@@ -2,6 +2,7 @@
 
 # Without `from __future__ import annotations`: Celery 5.5 looks for models, not for their names.
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -30,6 +31,15 @@ def ship(order: Order, urgent: bool = False) -> str:
 @singleton_task(app=app, pydantic=True)
 def bill(order: Order = Order(number="7")) -> str:  # noqa: B008  # as users write it
     return order.number
+
+
+class Invoice(BaseModel):
+    amount: Decimal = Decimal("1.50")
+
+
+@singleton_task(app=app, pydantic=True)
+def pay(invoice: Invoice = Invoice()) -> str:  # noqa: B008  # as users write it
+    return str(invoice.amount)
 
 
 class Recorder(OneNode):
@@ -74,3 +84,9 @@ def test_a_default_model_has_the_key_of_the_same_model_given(keys: list[str]) ->
     assert len(set(keys)) == 1
     bill.apply((Order(number="8"),))
     assert keys[-1] != keys[0]
+
+
+def test_a_default_model_is_in_the_key_as_the_json_of_a_message(keys: list[str]) -> None:
+    for args in ((), (Invoice(),), ({"amount": "1.50"},)):
+        assert pay.apply(args).get() == "1.50"
+    assert len(set(keys)) == 1

@@ -32,17 +32,37 @@ def test_a_decorated_body_is_seen_through_its_wrapper() -> None:
     assert bindable_signature(wrapper) == bindable_signature(body)
 
 
+def test_a_decorated_method_is_seen_through_its_wrapper() -> None:
+    class Task:
+        def bare(self, a: int, b: int = 2, *, c: object = None) -> None: ...
+
+        @functools.wraps(bare)
+        def run(self, *args: object, **kwargs: object) -> None: ...
+
+    class Delegating:
+        @functools.wraps(Task().bare)
+        def run(self, *args: object, **kwargs: object) -> None: ...
+
+    for run in (Task().run, Delegating().run):
+        assert bindable_signature(run) == bindable_signature(Task().bare)
+        assert name(None, 1, run=run) == name(None, 1)
+
+
 def test_a_decorator_may_add_and_withhold_the_bodys_arguments() -> None:
-    def with_session(a: object, session: object) -> None: ...
+    def with_session(a: object, session: object, mode: object = 2) -> None: ...
 
     @functools.wraps(with_session)
     def run(*args: object, **kwargs: object) -> None: ...
 
     assert name("{a}", 7, run=run) == name("{a}", a=7, run=run) == "proj.sync:7"
     assert name(None, 7, run=run) == name(None, a=7, run=run) != name(None, 8, run=run)
+    assert name(None, 7, run=run) == name(None, 7, run=run, mode=2)
+    assert name(None, 7, 1, 2, 3, run=run) != name(None, 7, 1, 2, 4, run=run)
     assert name(None, 7, run=run, trace=1) != name(None, 7, run=run, trace=2)
     for lock_key in ("{a}{session}", ["a", "session"]):
-        with pytest.raises(ConfigurationError, match="'session', which this call leaves to a deco"):
+        with pytest.raises(
+            ConfigurationError, match=r"'session', which this call leaves to .*; name what callers"
+        ):
             name(lock_key, 7, run=run)
 
 
@@ -109,11 +129,15 @@ def test_a_body_that_declares_no_token_takes_none(run: Callable[..., object]) ->
     assert not key_rule("t", run, None).takes_token
 
 
+def test_a_body_without_the_token_may_be_given_its_name() -> None:
+    assert name(None, run=anything, fencing_token=5) != name(None, run=anything, fencing_token=6)
+
+
 @pytest.mark.parametrize(
     "run", [token_first, token_positional, token_before_star, token_star, token_double_star]
 )
 def test_a_token_that_an_argument_could_land_in_is_refused(run: Callable[..., object]) -> None:
-    with pytest.raises(ConfigurationError, match=r"fencing_token.*after a `\*`"):
+    with pytest.raises(ConfigurationError, match=r"task 't': fencing_token.*after a `\*`"):
         key_rule("t", run, None)
 
 

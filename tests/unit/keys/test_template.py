@@ -29,28 +29,36 @@ def test_a_format_string_walks_attributes_indexes_and_formats() -> None:
     assert found == "proj.sync:7-x-y-2024-05"
 
 
-@pytest.mark.parametrize("items", [{1: "x"}, {"1": "x"}])
+@pytest.mark.parametrize("items", [{1: "x"}, {"1": "x"}, ["1", "x"]])
 def test_a_number_in_brackets_finds_a_key_before_and_after_json(items: object) -> None:
     assert name("{items[1]}", None, items, run=account_task) == "proj.sync:x"
 
 
 @pytest.mark.parametrize(
-    ("text", "arguments"),
+    ("text", "arguments", "reason"),
     [
-        ("{account.id}", [{"id": 1}]),
-        ("{account.id}", [None]),
-        ("{items[3]}", [1, [1]]),
-        ("{items[key]}", [1, [1]]),
-        ("{items[key]}", [1, {}]),
-        ("{account:d}", ["text"]),
-        ("{items:>9}", [1, []]),
+        ("{account.id}", [{"id": 1}], "AttributeError"),
+        ("{account.id}", [None], "AttributeError"),
+        ("{items[3]}", [1, [1]], "IndexError"),
+        ("{items[key]}", [1, [1]], "TypeError"),
+        ("{items[key]}", [1, {}], "KeyError"),
+        ("{account:d}", ["text"], "ValueError"),
+        ("{items:>9}", [1, []], "TypeError"),
     ],
 )
-def test_a_field_that_does_not_fit_a_call_is_named(text: str, arguments: list[object]) -> None:
+def test_a_field_that_does_not_fit_a_call_is_named(
+    text: str, arguments: list[object], reason: str
+) -> None:
     with pytest.raises(ConfigurationError) as caught:
         name(text, *arguments, run=account_task)
 
     assert "task 'proj.sync': lock_key's field {" + text[1:5] in str(caught.value)
+    assert f"({reason}); name a part that is in every call" in str(caught.value)
+
+
+def test_an_object_that_shows_its_address_fits_no_call() -> None:
+    with pytest.raises(ConfigurationError, match="its text holds a memory address"):
+        name("{a}", Plain())
 
 
 def test_text_that_looks_like_an_address_is_a_plain_argument() -> None:
@@ -62,7 +70,7 @@ def test_text_that_looks_like_an_address_is_a_plain_argument() -> None:
     "spec", [">201", "<1000000000", "0>12345", ".999f", "1000000000.2f", ">٩٩٩"]
 )
 def test_a_field_wider_than_a_key_is_refused_when_defined(spec: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"\{a\} with a width or precision over 200"):
+    with pytest.raises(ConfigurationError, match=r"\{a\} with a width .* over 200; make it nar"):
         name(f"{{a:{spec}}}", 1)
 
 

@@ -102,7 +102,7 @@ def may_delay(app: Any) -> bool:
 
 def visibility_timeout(app: Any) -> float:
     """Return after how long the broker delivers an unacknowledged message again, in seconds."""
-    options = app.conf.broker_transport_options or {}
+    options = app.conf.broker_transport_options
     channel = getattr(app.connection_for_read().get_transport_cls(), "Channel", None)
     default = getattr(channel, "default_visibility_timeout", _VISIBILITY_TIMEOUT_S)
     return float(options.get("visibility_timeout", default))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kombu import Exchange, Queue
+from kombu import Queue
 from kombu.transport.virtual.exchange import TopicExchange
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Origin(NamedTuple):
 
     def as_queue(self) -> Queue:
         """Return the queue as one to publish to: by its name, past the exchange."""
-        return Queue(self.queue, Exchange(""), routing_key=self.queue, no_declare=True)
+        return Queue(self.queue, routing_key=self.queue, no_declare=True)
 
 
 def origin_of(request: Context) -> Origin | None:

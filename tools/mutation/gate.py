@@ -43,7 +43,7 @@ MODULES = (
     *(f"keys/{name}.py" for name in ("canonical", "rule", "signature", "template")),
     *(
         f"messages/{name}.py"
-        for name in ("delivery", "headers", "requeue", "reservation")
+        for name in ("broker", "delivery", "headers", "origin", "requeue", "reservation")
     ),
     *(
         f"execution/{name}.py"

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from amqp.exceptions import AccessRefused, MessageNacked, RecoverableConnectionError
 from celery import Celery
+from kombu import Queue
 from kombu.exceptions import EncodeError, OperationalError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from celery_redlock.messages.broker import (
     confirming_producer,
     is_refusal,
+    may_delay,
     publish_confirmed,
     visibility_timeout,
 )
@@ -62,6 +64,16 @@ def test_the_visibility_timeout_is_the_options_or_the_brokers(
         assert visibility_timeout(app) == expected
 
 
+@pytest.mark.parametrize(
+    ("url", "kind", "expected"),
+    [("amqp://", "quorum", True), ("amqp://", "classic", False), ("redis://", "quorum", False)],
+)
+def test_rabbitmq_delays_with_quorum_queues_only(url: str, kind: str, expected: bool) -> None:
+    queues = [Queue("work", queue_arguments={"x-queue-type": kind})]
+    with Celery(broker=url, task_queues=queues, set_as_current=False) as app:
+        assert may_delay(app) is expected
+
+
 def test_any_producer_does_for_other_brokers() -> None:
     with Celery(broker="memory://", set_as_current=False) as app, confirming_producer(app) as one:
         assert one is None
@@ -70,7 +82,8 @@ def test_any_producer_does_for_other_brokers() -> None:
 def test_a_channel_that_kombu_has_closed_is_replaced() -> None:
     connections = []
 
-    def publish(producer: Any, **_options: object) -> str:
+    def publish(producer: Any, **options: object) -> str:
+        assert options == {"confirm_timeout": ANSWER_WITHIN_S}
         connections.append(producer.connection)
         if len(connections) == 1:
             producer.connection._connection = "the old one"
@@ -91,7 +104,10 @@ def test_an_error_that_stays_is_raised() -> None:
 
     for url, count in ("redis://localhost", 2), ("memory://", 1):
         tries.clear()
-        with Celery(broker=url, set_as_current=False) as app, pytest.raises(AttributeError):
+        with (
+            Celery(broker=url, set_as_current=False) as app,
+            pytest.raises(AttributeError, match="no such attribute"),
+        ):
             publish_confirmed(app, publish, is_patient=False)
         assert len(tries) == count
 

@@ -28,6 +28,7 @@ QUEUES = [
     Queue("audit", TOPIC, routing_key="#"),
     Queue("mail", Exchange("post", type="direct"), routing_key="send"),
 ]
+UNDECLARED = Queue("added.while.running")
 
 
 def received(exchange: str, key: str, tag: str | None = None) -> Any:
@@ -41,7 +42,7 @@ def received(exchange: str, key: str, tag: str | None = None) -> Any:
 
 
 def origin(exchange: str, key: str, tag: str | None = None) -> Origin | None:
-    tags = {queue.name: f"None{number}" for number, queue in enumerate(QUEUES)}
+    tags = {queue.name: f"None{number}" for number, queue in enumerate([*QUEUES, UNDECLARED])}
     consumer = SimpleNamespace(queues=QUEUES, _active_tags=tags)
     return find_origin(consumer, received(exchange, key, tag))
 
@@ -53,6 +54,7 @@ def origin(exchange: str, key: str, tag: str | None = None) -> Origin | None:
         ("all", "any", "None0", Origin("all.1", "all.1")),
         ("work", "orders.new", "None1", Origin("orders")),
         ("work", "orders.new", "None2", Origin("audit")),
+        ("work", "orders.new", "None4", Origin("added.while.running")),
         ("work", "orders.new", "None9", None),
         # Elsewhere it is told by what is declared.
         ("all", "any", None, Origin("", "w1@host")),
@@ -68,6 +70,13 @@ def test_the_queue_of_a_received_message_is_known(
     exchange: str, key: str, tag: str | None, expected: Origin | None
 ) -> None:
     assert origin(exchange, key, tag) == expected
+
+
+def test_what_is_not_told_of_a_delivery_is_not_needed() -> None:
+    request = received("post", "send")
+    assert find_origin(None, request) is None
+    request.message.delivery_info = None
+    assert find_origin(SimpleNamespace(queues=QUEUES), request) == Origin("mail")
 
 
 def test_no_publisher_can_send_an_origin(app: Celery, new_task: Any) -> None:
@@ -105,6 +114,7 @@ def back(app: Celery, origin: Origin | None, exchange: str, key: str) -> tuple[A
     if isinstance(queue, str):
         return (queue,)
     assert (route["exchange"], queue.no_declare, queue.exchange.type) == ("", True, "direct")
+    assert queue.routing_key == queue.name
     return (queue.exchange.name, queue.name)
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.evidence import record, recorded
 from tests.support.root import ROOT
 from tools.mutation import scores
-from tools.mutation.gate import MODULES, SCRIPTS, SLOW, TESTS
+from tools.mutation.gate import MODULES, SCRIPTS, SLOW, TESTS, room_tests
 from tools.mutation.lua import mutants
 from tools.mutation.scores import PACKAGE, Scores, equivalents
 from tools.mutation.share import by_room, share_of
@@ -38,7 +38,7 @@ def test_every_rule_is_mutated_with_tests_that_exist() -> None:
     assert protocol <= {*MODULES, "redlock/protocol/__init__.py"}
     assert {path.relative_to(package).as_posix() for path in package.rglob("*.lua")} == {*SCRIPTS}
     assert all((package / file).is_file() for file in MODULES)
-    assert all((ROOT / TESTS / file.partition("/")[0]).is_dir() for file in MODULES)
+    assert all((ROOT / room_tests(file.partition("/")[0])).exists() for file in MODULES)
     assert all((ROOT / TESTS / test).is_file() for test in SLOW)
 
 

@@ -22,6 +22,19 @@ def test_a_clock_s_offset_has_a_sign(value: float | None, shown: str) -> None:
     assert units.milliseconds(value, sign="+") == shown
 
 
+@pytest.mark.parametrize(("value", "shown"), [(0.999, "999.0 ms"), (1, "1.00 s"), (0, "0.0 ms")])
+def test_a_duration_is_shown_in_ms_below_a_second(value: float, shown: str) -> None:
+    assert units.milliseconds(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("most", "shown"), [(8, "abcdefgh"), (7, "abc…fgh"), (6, "abc…gh"), (5, "ab…gh"), (3, "a…h")]
+)
+def test_a_long_name_keeps_its_beginning_and_its_end(most: int, shown: str) -> None:
+    assert units.middle("abcdefgh", most) == shown
+
+
 def test_sizes_and_counts_are_plain() -> None:
     assert (units.size(None), units.size(1_234_567)) == ("-", "1.2 MB")
+    assert units.size(10**11) == "100000.0 MB"
     assert (units.count(1, "node"), units.count(0, "node")) == ("1 node", "0 nodes")

@@ -60,6 +60,7 @@ MODULES = (
     "operate/removal.py",
     "task/circuit_breaker.py",
     "task/publication.py",
+    "units.py",
     *(f"worker/{name}.py" for name in ("control", "signal_handlers")),
 )  # fmt: skip
 SCRIPTS = tuple(
@@ -98,13 +99,18 @@ def main() -> int:
     modules = sorted(file for file in files if file not in SCRIPTS)
     for room, group in groupby(modules, key=lambda file: file.partition("/")[0]):
         is_complete = is_complete and try_room(
-            room, list(group), [f"{TESTS}/{room}", *slow], ends_at, scores
+            room, list(group), [room_tests(room), *slow], ends_at, scores
         )
     if not is_complete:
         sys.stdout.write(f"stopped after {options.seconds:.0f} s\n")
     is_failed = scores.told(is_complete=is_complete)
     sys.stdout.write(f"the gate covers {share_of(ALL)} of the package\n")
     return is_failed
+
+
+def room_tests(room: str) -> str:
+    """Return the folder with the tests of a room, or the file with those of a module beside it."""
+    return f"{TESTS}/test_{room}" if room.endswith(".py") else f"{TESTS}/{room}"
 
 
 def _changed_since(commit: str) -> set[str]:

@@ -92,6 +92,26 @@ def test_a_gauge_begins_at_zero_in_the_next_process_of_the_index(counts: SharedC
     assert counts.read() == {ACQUIRED: 2.0, HELD: 1.0}
 
 
+def test_a_process_that_begins_keeps_the_numbers_of_others(counts: SharedCounts) -> None:
+    for one in (ACQUIRED, HELD, OTHERS):
+        counts.add(one, 1)
+    counts.begin_process(1)  # before that of index 0
+    counts.add(ACQUIRED, 1)
+    assert counts.read() == {ACQUIRED: 2.0, HELD: 1.0, OTHERS: 1.0}
+
+
+def test_of_a_dead_process_only_the_gauges_are_left_out(
+    counts: SharedCounts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as dead:
+        pass
+    monkeypatch.setattr(os, "getpid", lambda: dead.pid)
+    counts.begin_process(0)
+    counts.add(HELD, 1)
+    counts.add(ACQUIRED, 1)
+    assert counts.read() == {ACQUIRED: 1.0, HELD: 0.0}
+
+
 def test_tasks_unknown_before_the_fork_are_counted_together(
     counts: SharedCounts,
 ) -> None:

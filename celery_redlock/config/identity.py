@@ -19,7 +19,7 @@ def identity_of(app: Celery) -> str:
     and password: a digest of those would let a reader try passwords until one fits.
     """
     brokers = "\n".join([*sorted(map(_place_of, _urls_of(app))), *_prefixes_of(app)])
-    digits = hashlib.sha256(brokers.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    digits = hashlib.sha256(brokers.encode(errors="surrogatepass")).hexdigest()[:12]
     return f"{quote(app.main or '', safe='')}@{digits}"
 
 

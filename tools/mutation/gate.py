@@ -40,6 +40,7 @@ MODULES = (
             "unsettled",
         )
     ),
+    *(f"config/{name}.py" for name in ("callers", "identity")),
     *(f"keys/{name}.py" for name in ("canonical", "rule", "signature", "template")),
     *(
         f"messages/{name}.py"

@@ -24,7 +24,10 @@ def nothing_set_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_is_stable_and_readable() -> None:
     assert identity("redis://a:1/0") == "shop@593c1a1bbecf"
-    assert identity("redis://a:1/0", "my shop:{1}").startswith("my%20shop%3A%7B1%7D@")
+    prefix = {"queue_name_prefix": "x-"}
+    both = identity("amqp://a//;amqp://b//", broker_transport_options=prefix)
+    assert both == "shop@e539d61fbc34"
+    assert identity("redis://a:1/0", "my shop/a:{1}").startswith("my%20shop%2Fa%3A%7B1%7D@")
     assert identity("redis://a:1/0", None).startswith("@")
 
 
@@ -66,13 +69,16 @@ def test_queues_with_another_prefix_are_another_broker(option: str) -> None:
     assert len({prefixed("test-"), prefixed("live-"), identity("redis://a:1/0")}) == 3
     assert prefixed("test-") == prefixed("test-", visibility_timeout=60)
     assert prefixed("") == identity("redis://a:1/0")
+    assert identity("redis://a:1/0", broker_transport_options=None) == prefixed("")
 
 
 def test_the_order_of_alternatives_makes_no_difference() -> None:
-    both = identity("amqp://a//;amqp://b//")
+    both = identity("amqp://a// ; amqp://b//")
     assert both == identity(["amqp://b//", "amqp://u:p@a//"])
+    assert both == identity(("amqp://b//", "amqp://a//"))
     assert both != identity("amqp://a//")
 
 
 def test_what_can_not_be_read_is_no_error() -> None:
     assert identity("redis://[a") == identity("redis://[b")
+    assert identity("redis://h\udcf6st") != identity("redis://host")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from celery import Celery, Task
 
 from celery_redlock import ConfigurationError, SingletonTask, singleton_task
+from celery_redlock.config.callers import refuse_awaitable
 from tests.support.fakes.forged import deliver
 from tests.support.fakes.one_node import OneNode
 
@@ -107,6 +109,23 @@ def test_an_awaitable_result_of_a_body_fails_its_task(
     with pytest.raises(ConfigurationError, match="its body returned a coroutine"):
         task.apply().get()
     assert node.held == {}
+
+
+def test_a_refused_coroutine_is_closed_without_a_warning() -> None:
+    coroutine = deferred()
+    with pytest.raises(ConfigurationError):
+        refuse_awaitable("t", coroutine)
+    assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
+
+
+def test_an_awaitable_that_is_no_coroutine_is_refused_by_its_type() -> None:
+    class Pending:
+        def __await__(self) -> Any: ...
+
+    with pytest.raises(ConfigurationError, match="task 't': its body returned a Pending"):
+        refuse_awaitable("t", Pending())
+    refuse_awaitable("t", None)
+    refuse_awaitable("t", 1)
 
 
 @pytest.mark.parametrize("form", ["decorator", "bases", "app"])

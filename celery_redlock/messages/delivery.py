@@ -27,7 +27,7 @@ from .headers import (
     deaths_in,
     message_headers,
     nonce_in,
-    publication_of,
+    publication_in,
 )
 from .origin import Origin, origin_of
 from .reservation import Reservation, reservation_of
@@ -89,18 +89,19 @@ class Delivery(NamedTuple):
                 encoded.
         """
         _validate(request)
-        headers = message_headers(request)
+        headers, origin = message_headers(request), origin_of(request)
+        deaths = deaths_in(headers)
         is_flagged = bool((request.delivery_info or {}).get("redelivered"))
         counted = _count_in(headers, COUNT_HEADER)
-        carried = 0 if deaths_in(headers) else _count_in(headers, DELIVERIES_HEADER)
+        carried = 0 if deaths else _count_in(headers, DELIVERIES_HEADER)
         is_redelivered = is_flagged or headers.get(COPY_HEADER) == REDELIVERED
         is_copy = is_redelivered or COPY_HEADER in headers
         may_have_copy = is_copy or TICK_HEADER in headers
         return cls(
             task=task,
             request=request,
-            publication=publication_of(request),
-            origin=origin_of(request),
+            publication=publication_in(headers, origin, deaths),
+            origin=origin,
             reservation=reservation_of(task.name, headers),
             is_locked_for=PLACEMENT_HEADER in headers,
             deliveries_before=carried + (counted or int(is_flagged)),

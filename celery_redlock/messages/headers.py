@@ -15,7 +15,7 @@ from kombu.serialization import registry as serializers  # type: ignore[attr-def
 
 from celery_redlock.redlock.task_lock import TaskLock
 
-from .origin import ORIGIN, origin_of
+from .origin import ORIGIN, Origin, origin_of
 
 RESERVATION_HEADER = "redlock_reservation"
 """Header with the key and the owner of the message's reservation."""
@@ -197,8 +197,13 @@ def publication_of(request: Context) -> str:
     A dead letter that comes back is another publication each time: it was published on purpose. So
     is each receiver's copy of a broadcast message: all of them are meant to run.
     """
-    headers, origin = message_headers(request), origin_of(request)
-    nonce, deaths = nonce_in(headers), deaths_in(headers)
+    headers = message_headers(request)
+    return publication_in(headers, origin_of(request), deaths_in(headers))
+
+
+def publication_in(headers: Mapping[str, Any], origin: Origin | None, deaths: int) -> str:
+    """Return the id of a publication as `publication_of`, of what its message's headers tell."""
+    nonce = nonce_in(headers)
     if origin and origin.broadcast_to:
         nonce = _digest(f"{nonce}@{origin.broadcast_to}")
     return _digest(f"{nonce}+{deaths}") if deaths else nonce

@@ -54,7 +54,7 @@ class Reservation(NamedTuple):
 
 def reservation_in(headers: Mapping[str, Any] | None) -> Reservation | None:
     """Return the reservation in a message's headers, or None; it may have expired."""
-    match headers.get(RESERVATION_HEADER) if isinstance(headers, Mapping) else None:
+    match headers.get(RESERVATION_HEADER) if isinstance(headers, (dict, Mapping)) else None:
         # A publisher can write anything there, but must not end a lease, or fail a run, with it.
         case [str(key), str(owner)] if is_reservation(owner) and _is_valid(key, owner):
             return Reservation(key, owner)

@@ -88,7 +88,7 @@ def _packed_text(value: str) -> bytes:
 
 
 def _packed_mapping(value: dict[str, Plain]) -> bytes:
-    items = sorted([pack(key) + pack(item) for key, item in value.items()])
+    items = sorted([_packed_text(key) + pack(item) for key, item in value.items()])
     return b"m%d:%b" % (len(items), b"".join(items))
 
 
@@ -96,7 +96,7 @@ _PACKED: dict[type, Callable[[Any], bytes]] = {
     type(None): lambda _: b"n",
     bool: lambda value: b"t" if value else b"f",
     # Hexadecimal, because Python limits the length of decimal conversions.
-    int: lambda value: b"i%b;" % format(value, "x").encode(),
+    int: lambda value: b"i%x;" % value,
     float: lambda value: b"d%b;" % repr(value).encode(),
     str: _packed_text,
     list: lambda value: b"l%d:%b" % (len(value), b"".join(map(pack, value))),

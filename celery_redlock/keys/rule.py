@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import BoundArguments, Parameter, Signature
 
@@ -116,32 +116,31 @@ class KeyRule:
         return bound
 
     def _chosen(self, bound: BoundArguments) -> str:
-        arguments = bound.arguments
-        if callable(self.lock_key):
-            return self._returned(self.lock_key(*bound.args, **bound.kwargs))
-        given = self.lock_key or ()
-        for name in given.parameters if isinstance(given, Template) else given:
+        lock_key, arguments = self.lock_key, bound.arguments
+        if lock_key is None:
+            return digest(self._plain(arguments))
+        if callable(lock_key):
+            return self._returned(lock_key(*bound.args, **bound.kwargs))
+        for name in lock_key.parameters if isinstance(lock_key, Template) else lock_key:
             if name not in arguments:
                 raise self._error(
                     f"lock_key names {name!r}, which this call leaves to a decorator of the task",
                     "name what callers pass",
                 )
-        if isinstance(self.lock_key, Template):
-            return _readable(self.lock_key.fill(arguments))
-        names = arguments if self.lock_key is None else self.lock_key
-        return digest(dict(self._plain_arguments(names, arguments)))
+        if isinstance(lock_key, Template):
+            return _readable(lock_key.fill(arguments))
+        return digest(self._plain({name: arguments[name] for name in lock_key}))
 
-    def _plain_arguments(
-        self, names: Iterable[str], arguments: Mapping[str, object]
-    ) -> Iterator[tuple[str, Plain]]:
-        for name in names:
-            value = arguments[name]
+    def _plain(self, arguments: Mapping[str, object]) -> dict[str, Plain]:
+        stable = {}
+        for name, value in arguments.items():
             try:
-                yield name, plain(value, name)
+                stable[name] = plain(value, name)
             except Unencodable:
                 # No message carries such a default, so this call has left the parameter out.
                 if value is not self.signature.parameters[name].default:
                     raise
+        return stable
 
     def _returned(self, value: object) -> str:
         if value is None:

@@ -37,6 +37,11 @@ def redlock_of(app: Celery) -> TaskLock:
     return redlock
 
 
+def has_redlock(app: Celery) -> bool:
+    """Return whether the app's lock is made, so that its settings can be used."""
+    return app in _redlocks
+
+
 @contextmanager
 def another_redlock(app: Celery) -> Iterator[None]:
     """Have the app's lock made anew inside the block, by the settings there; then closed."""

@@ -10,7 +10,7 @@ from celery import Celery, Task, states
 from celery.exceptions import Reject
 from celery.result import EagerResult
 
-from celery_redlock.config.app_lock import is_enabled, log_weak_locking, redlock_of
+from celery_redlock.config.app_lock import has_redlock, is_enabled, log_weak_locking, redlock_of
 from celery_redlock.config.callers import refuse_awaitable
 from celery_redlock.config.declared_options import refuse_per_call
 from celery_redlock.config.task_config import (
@@ -154,17 +154,16 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
 
         def send(task_id: str | None, headers: dict[str, Any]) -> Any:
             options["headers"] = {**options["headers"], **headers}
-            request = self.request
-            if not is_retry_of(request, task_id, options):
+            if task_id is None or not is_retry_of(self.request, task_id, options):
                 return send_by(producer, task_id)
             return publish_confirmed(
                 self.app,
                 lambda confirming, **how: send_by(producer or confirming, task_id, **how),
-                is_patient=Delivery.of(self, request).is_patient,
+                is_patient=Delivery.of(self, self.request).is_patient,
             )
 
         name = self._key_at_publish(args or (), kwargs or {}, options)
-        if name is None or self.app.conf.task_always_eager:
+        if name is None or not self._publishes_with_lock or self.app.conf.task_always_eager:
             sent = send(task_id, {})
             return sent
         given = {**options, "link": link, "link_error": link_error}
@@ -329,6 +328,12 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
         """The request of the execution in which this is called, of this or another task."""
         running = self.app.current_worker_task
         return running.request if running else None
+
+    @property
+    def _publishes_with_lock(self) -> bool:
+        """Whether a call asks for the app's lock: also once to refuse settings, without a use."""
+        lifetime = self._lock_config().options.lifetime
+        return lifetime.reserves_at_publish or not has_redlock(self.app)
 
     def _key_at_publish(self, args: Any, kwargs: Any, options: dict[str, Any]) -> str | None:
         """Return the lock key, or None for a call that reserves nothing at publish."""

@@ -174,6 +174,19 @@ def test_lock_key_decides_which_arguments_count(app: Celery) -> None:
     by_function.delay({"number": 1})
 
 
+def test_a_publisher_without_nodes_is_told_whatever_the_lifetime(
+    app: Celery, new_task: NewTask
+) -> None:
+    task = new_task(lock_lifetime="while_executing")
+    del app_lock._redlocks[app]
+    app.conf.redlock_nodes = None  # and neither broker nor backend is one
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="redlock_nodes is not set"):
+            task.delay()
+    app.conf.task_always_eager = True
+    assert isinstance(task.delay().result, ConfigurationError)
+
+
 def test_a_lock_key_function_sees_what_a_prerun_receiver_has_set(app: Celery) -> None:
     """As tenant-schemas-celery switches the schema."""
     schema = "public"

@@ -44,8 +44,11 @@ def acquire(message: Message) -> Lease:
     delivery = message.delivery
     reservation = delivery.reservation
     is_holding = reservation is not None and reservation.key == message.key
+    # The period of a throttle may be longer than any lease.
+    ttl = min(message.options.ttl, message.redlock.max_ttl)
     how: dict[str, Any] = {
-        "announce": announcer(message.redlock, message.key, _ttl(message)),
+        "ttl": ttl,
+        "announce": announcer(message.redlock, message.key, ttl),
         "supersedes": reservation.owner if reservation and is_holding else None,
         "is_successor": is_holding and delivery.is_successor,
         "unless_done": delivery.marks_to_check,
@@ -79,6 +82,7 @@ def discard_grant(message: Message) -> None:
 def _ask(
     message: Message,
     *,
+    ttl: float,
     announce: Callable[[str], None] | None,
     held: LockHeld | None = None,
     **how: Any,
@@ -87,6 +91,7 @@ def _ask(
 
     Args:
         message: Message to acquire it for.
+        ttl: Of the lease, in seconds.
         announce: Announces an owner to the keeper; None without one.
         held: Error that ends the wait when the worker is shut down; None to wait on.
         **how: Further arguments of `TaskLock.acquire_for_task`.
@@ -109,7 +114,7 @@ def _ask(
     try:
         lease = message.redlock.acquire_for_task(
             message.key,
-            _ttl(message),
+            ttl,
             lock_delay=message.options.delay,
             label=message.request.id,
             publication=message.delivery.publication,
@@ -167,11 +172,6 @@ def _second_attempt(message: Message, held: LockHeld, *, is_holding: bool) -> di
         return None
     # An eager execution waits in a body, and a shutdown waits for that body.
     return {"wait": longest, "held": None if delivery.request.is_eager else held}
-
-
-def _ttl(message: Message) -> float:
-    # The period of a throttle may be longer than any lease.
-    return min(message.options.ttl, message.redlock.max_ttl)
 
 
 def _longest_wait(message: Message) -> float:

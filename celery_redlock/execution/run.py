@@ -312,16 +312,16 @@ class Run:
         The retry gets a reservation with another owner as it is published. Until then, which may
         take Celery seconds, this one keeps the lock.
         """
-        task, delivery = self.message.task, self.message.delivery
-        retries, most = self.message.request.retries or 0, task.max_retries
-        is_retried = getattr(task, "retry_on_worker_lost", False) and (
-            most is None or retries < most
-        )
-        if not (is_retried and self.message.options.lifetime.holds_across_retries):
+        if not self.message.options.lifetime.holds_across_retries:
             return ""
-        return new_owner(
-            str(delivery.request.id), publication=delivery.publication, is_reservation=True
+        delivery = self.message.delivery
+        task, request = delivery.task, delivery.request
+        is_retried = getattr(task, "retry_on_worker_lost", False) and (
+            task.max_retries is None or (request.retries or 0) < task.max_retries
         )
+        if not is_retried:
+            return ""
+        return new_owner(str(request.id), publication=delivery.publication, is_reservation=True)
 
     def _max_hold(self) -> float:
         if self.message.options.max_hold is not None:

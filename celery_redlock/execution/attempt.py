@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery.exceptions import TaskRevokedError
 
@@ -32,6 +32,30 @@ terminated.
 """
 
 
+class _Request(NamedTuple):
+    """Request for a message's lock.
+
+    Attributes:
+        message: Message to acquire it for.
+        ttl: Of the lease, in seconds.
+        announce: Announces an owner to the keeper; None without one.
+        supersedes: As in `TaskLock.acquire_for_task`.
+        is_successor: As in `TaskLock.acquire_for_task`.
+        unless_done: As in `TaskLock.acquire_for_task`.
+        wait: Longest wait, in seconds; None: no wait.
+        held: Error that ends the wait when the worker is shut down; None to wait on.
+    """
+
+    message: Message
+    ttl: float
+    announce: Callable[[str], None] | None
+    supersedes: str | None
+    is_successor: bool
+    unless_done: tuple[str, ...]
+    wait: float | None = None
+    held: LockHeld | None = None
+
+
 def acquire(message: Message) -> Lease:
     """Return a lease of a message's lock.
 
@@ -46,21 +70,22 @@ def acquire(message: Message) -> Lease:
     is_holding = reservation is not None and reservation.key == message.key
     # The period of a throttle may be longer than any lease.
     ttl = min(message.options.ttl, message.redlock.max_ttl)
-    how: dict[str, Any] = {
-        "ttl": ttl,
-        "announce": announcer(message.redlock, message.key, ttl),
-        "supersedes": reservation.owner if reservation and is_holding else None,
-        "is_successor": is_holding and delivery.is_successor,
-        "unless_done": delivery.marks_to_check,
-    }
+    request = _Request(
+        message,
+        ttl,
+        announcer(message.redlock, message.key, ttl),
+        supersedes=reservation.owner if reservation and is_holding else None,
+        is_successor=is_holding and delivery.is_successor,
+        unless_done=delivery.marks_to_check,
+    )
     try:
-        return _ask(message, **how)
+        return _ask(request)
     except LockHeld as held:
-        again = _second_attempt(message, held, is_holding=is_holding)
+        again = _second_request(request, held, is_holding=is_holding)
         if again is None:
             raise
-        with _announced_wait(message, held) if again.get("wait") else nullcontext():
-            return _ask(message, **how | again)
+        with _announced_wait(message, held) if again.wait else nullcontext():
+            return _ask(again)
 
 
 def release(message: Message, lease: Lease) -> None:
@@ -79,25 +104,11 @@ def discard_grant(message: Message) -> None:
         )
 
 
-def _ask(
-    message: Message,
-    *,
-    ttl: float,
-    announce: Callable[[str], None] | None,
-    held: LockHeld | None = None,
-    **how: Any,
-) -> Lease:
-    """Acquire the lock, with the owner recorded before each request.
-
-    Args:
-        message: Message to acquire it for.
-        ttl: Of the lease, in seconds.
-        announce: Announces an owner to the keeper; None without one.
-        held: Error that ends the wait when the worker is shut down; None to wait on.
-        **how: Further arguments of `TaskLock.acquire_for_task`.
-    """
+def _ask(request: _Request) -> Lease:
+    """Acquire the lock, with the owner recorded before each request to the nodes."""
+    message, announce, held = request.message, request.announce, request.held
     # No worker revokes an eager execution.
-    may_be_revoked = bool(how.get("wait")) and not message.request.is_eager
+    may_be_revoked = bool(request.wait) and not message.request.is_eager
 
     def end_wait() -> None:
         if held and is_shutting_down():
@@ -114,13 +125,16 @@ def _ask(
     try:
         lease = message.redlock.acquire_for_task(
             message.key,
-            ttl,
+            request.ttl,
+            wait=request.wait,
             lock_delay=message.options.delay,
             label=message.request.id,
             publication=message.delivery.publication,
+            supersedes=request.supersedes,
+            is_successor=request.is_successor,
+            unless_done=request.unless_done,
             on_attempt=record,
             on_wait=end_wait,
-            **how,
         )
     except (RedlockError, TaskRevokedError):
         message.owner = None  # a failed acquisition leaves no grant
@@ -143,14 +157,15 @@ def _announced_wait(message: Message, held: LockHeld) -> Iterator[None]:
         signals.lock_wait_ended.send(waited=now() - began, **about)
 
 
-def _second_attempt(message: Message, held: LockHeld, *, is_holding: bool) -> dict[str, Any] | None:
-    """Return the arguments of a second request, or None if it would fail as well.
+def _second_request(first: _Request, held: LockHeld, *, is_holding: bool) -> _Request | None:
+    """Return a second request for the lock, or None if it would fail as well.
 
     Args:
-        message: Message whose first request has failed.
+        first: Request that has failed.
         held: Error of the first request.
         is_holding: Whether this message carries a reservation of the key.
     """
+    message = first.message
     delivery, longest = message.delivery, _longest_wait(message)
     is_own = delivery.has_owner(held.owner)
     is_waiting = is_reservation(held.owner) and (is_own or is_holding)
@@ -160,18 +175,18 @@ def _second_attempt(message: Message, held: LockHeld, *, is_holding: bool) -> di
         # than a reservation's ttl each message would yield to the next, and none would run. Or
         # it is the period that an earlier run of this message began, when the task was a
         # throttle.
-        return {"supersedes": held.owner, "wait": longest}
+        return first._replace(supersedes=held.owner, wait=longest)
     if is_own and not delivery.request.is_eager:
         # A retry can arrive before the run that published it has ended, and a message that
         # Celery requeues can arrive before the process that ran it is dead. Parked, it would
         # come back only after a whole ttl.
         is_after_it = delivery.is_successor or delivery.is_redelivered
-        return {"wait": _OWN_EARLIER_RUN_S} if is_after_it else None
+        return first._replace(wait=_OWN_EARLIER_RUN_S) if is_after_it else None
     # A body that calls itself eagerly would wait for its own end.
     if not longest or is_held_by_caller(held.owner):
         return None
     # An eager execution waits in a body, and a shutdown waits for that body.
-    return {"wait": longest, "held": None if delivery.request.is_eager else held}
+    return first._replace(wait=longest, held=None if delivery.request.is_eager else held)
 
 
 def _longest_wait(message: Message) -> float:

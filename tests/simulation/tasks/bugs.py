@@ -143,14 +143,14 @@ def _copy_is_a_duplicate(patch: pytest.MonkeyPatch) -> None:
 @_bug
 def _copy_runs_beside(patch: pytest.MonkeyPatch) -> None:
     """A copy takes the lock from its original, which may be running."""
-    second = attempt._second_attempt
+    second = attempt._second_request
 
-    def again(message: Message, held: LockHeld, *, is_holding: bool) -> dict[str, Any] | None:
-        if message.delivery.has_owner(held.owner):
-            return {"supersedes": held.owner}
-        return second(message, held, is_holding=is_holding)
+    def again(first: Any, held: LockHeld, *, is_holding: bool) -> Any:
+        if first.message.delivery.has_owner(held.owner):
+            return first._replace(supersedes=held.owner)
+        return second(first, held, is_holding=is_holding)
 
-    patch.setattr(attempt, "_second_attempt", again)
+    patch.setattr(attempt, "_second_request", again)
 
 
 @_bug

@@ -63,22 +63,12 @@ class LeaseRecord(NamedTuple):
         successor: str = "",
     ) -> LeaseRecord:
         """Return the record of `lease`; for the other arguments see the attributes."""
+        # Positional: fourteen keywords cost as much as to encode the record.
         return cls(
-            pid=pid,
-            owner=lease.owner,
-            key=lease.key,
-            token=lease.token,
-            ttl_ms=lease.ttl_ms,
-            deadline=lease.deadline,
-            acquired_at=lease.acquired_at,
-            hold_until=lease.hold_until,
-            superseded=lease.superseded,
-            min_hold_until=min_hold_until,
-            done=done,
-            will_be_redelivered=will_be_redelivered,
-            lock_delay_ms=lease.lock_delay_ms,
-            successor=successor,
-        )
+            pid, lease.owner, lease.key, lease.token, lease.ttl_ms, lease.deadline,
+            lease.acquired_at, lease.hold_until, lease.superseded, min_hold_until, done,
+            will_be_redelivered, lease.lock_delay_ms, successor,
+        )  # fmt: skip
 
     def new_lease(self, clock: Clock) -> Lease:
         """Return a lease with the fields of this record; of an attempt, one granted now."""

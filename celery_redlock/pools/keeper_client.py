@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable
+from functools import partial
 
 from celery_redlock.redlock import Lease
 from celery_redlock.redlock.keeper import due_at
 from celery_redlock.redlock.task_lock import TaskLock
 
 from .lease_record import LeaseRecord
-from .lease_table import LEASES_PER_PROCESS, ROWS, Phase, SharedLeaseTable
+from .lease_table import LEASES_PER_PROCESS, ROWS, SharedLeaseTable
 
 CALL = struct.Struct("=QQ")
 """Call to the keeper: pid of the pool process, and the first of its rows in the lease table."""
@@ -81,7 +82,8 @@ class KeeperClient:
 
     def withdraw_attempts(self) -> None:
         """Withdraw the announced attempts that did not become registered leases: they are over."""
-        self._free_released()
+        if self._left:
+            self._free_released()
         for row in list(self._attempts):
             if row not in self._leases.values():
                 self._table.free(row)
@@ -141,7 +143,7 @@ class KeeperClient:
             self._leases.pop(lease, None)
             return False
         self._attempts.pop(row, None)
-        lease.backing.refresh = self._refresh
+        lease.backing.refresh = partial(self._table.update_lease, row)
         # If no thread can be started, the next one watches; the main process watches as well.
         try:  # noqa: SIM105  # `suppress` costs half as much as the rest
             self.redlock.keeper.watch(lease, lambda _: self._on_expired())
@@ -206,10 +208,11 @@ class KeeperClient:
     def _take_row(self, owner: str) -> int | None:
         if not (self._is_known or self._call_keeper()):
             return None
-        self._free_released()
+        if self._left:
+            self._free_released()
         for row in self._rows:
             # A row may still have something of a dead process that the keeper has not read yet.
-            is_free = self._table.phase(row) is Phase.FREE and row not in self._leases.values()
+            is_free = self._table.is_free(row) and row not in self._leases.values()
             if is_free and self._attempts.setdefault(row, owner) == owner:
                 return row
         return None
@@ -229,8 +232,3 @@ class KeeperClient:
             return False  # the main process is gone
         self._is_known = True
         return True
-
-    def _refresh(self, lease: Lease) -> None:
-        row = self._leases.get(lease)
-        if row is not None:
-            self._table.update_lease(row, lease)

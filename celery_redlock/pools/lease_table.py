@@ -22,10 +22,10 @@ LEASES_PER_PROCESS = 8
 ROWS = 1024 * LEASES_PER_PROCESS
 _ROW_SIZE = 4096
 """A page, so that rows that are not used take no memory. Its first byte is the row's phase."""
-_REVOKED = slice(8, 64)
-_STATE = slice(64, 192)
-_ATTEMPT = slice(192, 1408)
-_LEASE = slice(1408, _ROW_SIZE)
+_REVOKED = 8, 64
+_STATE = 64, 192
+_ATTEMPT = 192, 1408
+_LEASE = 1408, _ROW_SIZE
 _NEXT_LOOK = ROWS * _ROW_SIZE
 _TIME = struct.Struct("d")
 """In native byte order, which Python copies in one piece."""
@@ -75,28 +75,28 @@ class SharedLeaseTable:
         self.free(row)
         is_written = self._write(row, _ATTEMPT, encode(attempt))
         if is_written:
-            self._set_phase(row, Phase.ATTEMPT)
+            self._map[row * _ROW_SIZE] = Phase.ATTEMPT
         return is_written
 
     def hold(self, row: int, record: LeaseRecord) -> bool:
         """Write a lease; return False if it is too long: the row's attempt counts as before."""
         is_written = self._write(row, _LEASE, encode(record))
         if is_written:
-            self._set_phase(row, Phase.HELD)
+            self._map[row * _ROW_SIZE] = Phase.HELD
         return is_written
 
     def begin_release(self, row: int) -> None:
         """Note that the row's lease is being released."""
-        self._set_phase(row, Phase.RELEASING)
+        self._map[row * _ROW_SIZE] = Phase.RELEASING
 
     def leave_release(self, row: int, record: LeaseRecord) -> None:
         """Write how the row's lease, whose release has failed, is to be released."""
         self._write(row, _LEASE, encode(record))
-        self._set_phase(row, Phase.RELEASING)
+        self._map[row * _ROW_SIZE] = Phase.RELEASING
 
     def free(self, row: int) -> None:
         """Note that the row's attempt or lease is over."""
-        self._set_phase(row, Phase.FREE)
+        self._map[row * _ROW_SIZE] = Phase.FREE
 
     # ---- read by the keeper
 
@@ -152,6 +152,10 @@ class SharedLeaseTable:
 
     # ---- read by the pool process
 
+    def is_free(self, row: int) -> bool:
+        """Tell whether nothing counts in the row."""
+        return self._map[row * _ROW_SIZE] == Phase.FREE
+
     def update_lease(self, row: int, lease: Lease) -> None:
         """Update `lease` from the row if that has its state."""
         values = self._read(row, _STATE)
@@ -169,16 +173,15 @@ class SharedLeaseTable:
         at: float = _TIME.unpack_from(self._map, _NEXT_LOOK)[0]
         return at
 
-    def _set_phase(self, row: int, phase: Phase) -> None:
-        self._map[row * _ROW_SIZE] = phase
-
-    def _write(self, row: int, part: slice, data: bytes) -> bool:
-        if len(data) > part.stop - part.start:
+    def _write(self, row: int, part: tuple[int, int], data: bytes) -> bool:
+        begin, end = part
+        if len(data) > end - begin:
             return False
-        at = row * _ROW_SIZE + part.start
+        at = row * _ROW_SIZE + begin
         self._map[at : at + len(data)] = data
         return True
 
-    def _read(self, row: int, part: slice) -> tuple[object, ...] | None:
+    def _read(self, row: int, part: tuple[int, int]) -> tuple[object, ...] | None:
+        begin, end = part
         at = row * _ROW_SIZE
-        return decode(self._map[at + part.start : at + part.stop])
+        return decode(self._map[at + begin : at + end])

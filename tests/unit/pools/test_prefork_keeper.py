@@ -450,10 +450,10 @@ def test_a_lease_seen_before_it_is_held_is_kept_later(pool: Pool) -> None:
     lease = pool.hold()
     table, row = pool.keeper._table, pool.child.client._leases[lease]
     # The look comes between the two stores of the process.
-    table._set_phase(row, Phase.ATTEMPT)
+    table._map[row * 4096] = Phase.ATTEMPT
     pool.step()
     assert pool.nodes.kept == {}
-    table._set_phase(row, Phase.HELD)
+    table._map[row * 4096] = Phase.HELD
     pool.step()
     assert list(pool.nodes.kept) == [lease.owner]
 

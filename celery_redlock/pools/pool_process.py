@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from celery_redlock.redlock.task_lock import TaskLock
 
-from .keeper_client import KeeperClient
+if TYPE_CHECKING:
+    from .keeper_client import KeeperClient
 
 _client: KeeperClient | None = None
 _is_shutting_down = False

@@ -23,6 +23,7 @@ from celery_redlock.redlock.lock import DAY_S
 from .kills import await_outcome, ends_task, is_kill
 from .message import Message
 from .monitors import send_event
+from .running import deferred_to_main
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +126,15 @@ class Run:
         if self._is_told:
             # `report_loss` may run on the thread that renews the other leases.
             send_event(self.message.delivery, "task-lock-lost", key=self.lease.key)
+
+    def hand_over_to(self, owner: str, ttl: float) -> None:
+        """Have the lock handed over to a retry of the run as the run ends.
+
+        Args:
+            owner: Owner of the retry's reservation.
+            ttl: Ttl of the retry's reservation, in seconds.
+        """
+        self.successor = Successor(owner, ttl)
 
     def abort(self, why: str) -> bool:
         """Have LeaseLost raised in the body, for the run to end for good; called by others.
@@ -360,13 +370,3 @@ class Run:
 def _requeues(raised: BaseException | None) -> bool:
     """Return whether an exception has the broker deliver the message again."""
     return isinstance(raised, Reject) and bool(getattr(raised, "requeue", False))
-
-
-deferred_to_main: list[Run] = []
-"""Runs of this pool process that ended by SystemExit, for the main process to release."""
-
-
-def release_deferred_to_main() -> None:
-    """Release the runs left to the main process, after a SystemExit that this process survived."""
-    while deferred_to_main:
-        deferred_to_main.pop().end_after_exit()

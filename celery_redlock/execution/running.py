@@ -24,6 +24,8 @@ executions: WeakKeyDictionary[Context, Run | None] = WeakKeyDictionary()
 Not an attribute of the request: Celery makes attributes of a message's headers, which any publisher
 can set.
 """
+deferred_to_main: list[Run] = []
+"""Runs of this pool process that ended by SystemExit, for the main process to release."""
 
 
 def current_lease() -> Lease | None:
@@ -69,3 +71,9 @@ def interrupt_current() -> bool:
             return True
         run = run.outer
     return False
+
+
+def release_deferred_to_main() -> None:
+    """Release the runs left to the main process, after a SystemExit that this process survived."""
+    while deferred_to_main:
+        deferred_to_main.pop().end_after_exit()

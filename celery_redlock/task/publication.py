@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery.utils import uuid
 
 from celery_redlock.config.options import Lifetime, LockOptions, OnConflict, OnUnavailable
-from celery_redlock.execution.run import Successor
 from celery_redlock.execution.running import current
 from celery_redlock.messages.headers import (
     TICK_HEADER,
@@ -218,7 +217,7 @@ class Publication(NamedTuple):
             since_us=self.redlock.clock.wall_us(),
         )
         sent = send(self.task_id, Reservation(self.key, owner).header)
-        run.successor = Successor(owner, message_ttl(self.lock, self.options))
+        run.hand_over_to(owner, message_ttl(self.lock, self.options))
         return sent
 
     def _may_be_dropped(self, held: LockHeld) -> bool:

@@ -19,16 +19,12 @@ from celery_redlock.config.task_config import (
     is_celerys_own,
     task_lock_config,
 )
-from celery_redlock.execution import outcomes
-from celery_redlock.execution.execution import execute
-from celery_redlock.execution.message import Message
 from celery_redlock.execution.running import current, executions
 from celery_redlock.keys import TOKEN_PARAMETER
 from celery_redlock.messages import reservation
 from celery_redlock.messages.broker import publish_confirmed
 from celery_redlock.messages.delivery import Delivery
 from celery_redlock.messages.headers import headers_to_publish, message_headers
-from celery_redlock.messages.requeue import ending_of_failed_retry, route_back
 from celery_redlock.redlock import Lease
 from celery_redlock.worker import signal_handlers, steps
 
@@ -181,6 +177,12 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
                 broker is at fault; otherwise the task has failed.
             LeaseLost: An operator has ended the run: it is not to come back.
         """
+        # As in `_perform`: an execution has loaded it, and a producer does not need it.
+        from celery_redlock.messages.requeue import (  # noqa: PLC0415
+            ending_of_failed_retry,
+            route_back,
+        )
+
         run = current.get()
         if run and run.ended_by and run.message.task is self:
             raise run.ended_by
@@ -199,9 +201,12 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
 
     def apply(self, *args: Any, **kwargs: Any) -> EagerResult[R]:
         """Run the task in this process, as `celery.Task.apply` does, under its lock."""
+        # As in `_perform`.
+        from celery_redlock.execution.outcomes import Skipped  # noqa: PLC0415
+
         result = super().apply(*args, **kwargs)
         ended = getattr(result, "_result", None)
-        if isinstance(ended, outcomes.Skipped):
+        if isinstance(ended, Skipped):
             duplicate: Any = ended.duplicate
             return EagerResult(result.id, duplicate, "REVOKED", name=self.name)
         return result
@@ -256,6 +261,11 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
         self, request: Context, args: tuple[Any, ...], kwargs: dict[str, Any], body: _Call
     ) -> Any:
         """Run `body` as an execution, under the lock unless locking is disabled."""
+        # A producer executes nothing, and its start is to be short. A worker has loaded the room
+        # before its pool forks.
+        from celery_redlock.execution.execution import execute  # noqa: PLC0415
+        from celery_redlock.execution.message import Message  # noqa: PLC0415
+
         if self._is_celerys_own:
             return body(args, kwargs, None)
         if not is_enabled(self.app):
@@ -292,13 +302,17 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
         Nor does it replace ABORTED. A task may have been aborted while it waited for its lock, for
         which Celery's own has started, and the body learns it from the state.
         """
-        if (
-            self._stores_start
-            and not (request.is_eager or outcomes.is_result_ignored(self, request, is_error=False))
-            and not outcomes.is_aborted(self, request, states.STARTED)
-        ):
-            meta = {"pid": os.getpid(), "hostname": request.hostname}
-            self.backend.store_result(str(request.id), meta, states.STARTED, request=request)
+        if self._stores_start and not request.is_eager:
+            # As in `_perform`.
+            from celery_redlock.execution.outcomes import (  # noqa: PLC0415
+                is_aborted,
+                is_result_ignored,
+            )
+
+            is_ignored = is_result_ignored(self, request, is_error=False)
+            if not (is_ignored or is_aborted(self, request, states.STARTED)):
+                meta = {"pid": os.getpid(), "hostname": request.hostname}
+                self.backend.store_result(str(request.id), meta, states.STARTED, request=request)
         return body(args, kwargs, lease)
 
     def _body(self, args: tuple[Any, ...], kwargs: dict[str, Any], lease: Lease | None) -> Any:

@@ -12,6 +12,7 @@ from celery.signals import worker_shutdown
 
 from celery_redlock.config.app_lock import is_enabled, log_weak_locking, new_redlock, redlock_of
 from celery_redlock.config.settings import settings_from
+from celery_redlock.execution import execution  # noqa: F401  # before the pool forks
 from celery_redlock.execution.kills import is_received_and_revoked
 from celery_redlock.pools import pool_process
 from celery_redlock.pools.prefork_keeper import PreforkKeeper, is_supported

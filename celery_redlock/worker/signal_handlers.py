@@ -27,7 +27,6 @@ from kombu.serialization import registry as serializers  # type: ignore[attr-def
 from celery_redlock.config.app_lock import redlock_of
 from celery_redlock.config.task_config import is_singleton
 from celery_redlock.execution import kills, running
-from celery_redlock.execution.run import release_deferred_to_main
 from celery_redlock.messages import reservation as reservations
 from celery_redlock.messages.delivery import Delivery
 from celery_redlock.messages.headers import RESERVATION_HEADER, SERIALIZER, message_headers
@@ -77,7 +76,7 @@ def _on_postrun(task: Any, state: str | None = None, **_kwargs: Any) -> None:
         # was granted when the process is dead.
         pool_process.withdraw_attempts()
         if not request.is_eager:
-            release_deferred_to_main()
+            running.release_deferred_to_main()
     if request not in running.executions:
         # The task ended before it was called. A retry still needs its reservation.
         if state != states.RETRY:

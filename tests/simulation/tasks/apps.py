@@ -21,13 +21,12 @@ from celery.utils.threads import _LocalStack
 from celery.worker import request, state
 
 from celery_redlock import SingletonTask
-from celery_redlock.execution import kills, run
+from celery_redlock.execution import execution, kills, run
 from celery_redlock.execution.execution import execute
 from celery_redlock.messages import delivery, headers, requeue
 from celery_redlock.pools import interrupt
 from celery_redlock.redlock.errors import LeaseLost
 from celery_redlock.redlock.threads.native import is_green
-from celery_redlock.task import singleton
 from tests.simulation.installation import Chance, HereOnly, Simulated, here
 from tests.simulation.process import Process
 from tests.simulation.schedule import MAX_SKEW_S, MAX_TTL_S
@@ -231,7 +230,7 @@ def installed_apps(simulated: Simulated) -> Iterator[list[App]]:
             patch.setattr(module, "secrets", HereOnly(secrets, chances))
         interrupts = HereOnly(interrupt, {"new_interrupt": new_interrupt})
         patch.setattr(run, "interrupt", interrupts)
-        patch.setattr(singleton, "execute", here(execute, limited))
+        patch.setattr(execution, "execute", here(execute, limited))
         # Lines that a dead process still runs; and here all processes share what waits for Celery.
         patch.setattr(run, "await_outcome", here(kills.await_outcome, lambda *_: None))
         apps = [_new_app(number, kernel) for number in range(MOST_PROCESSES)]

@@ -8,7 +8,7 @@ from typing import Any
 
 from celery_redlock.config import app_lock
 from celery_redlock.execution import running
-from celery_redlock.execution.run import deferred_to_main
+from celery_redlock.execution.running import deferred_to_main
 from celery_redlock.redlock.errors import LockHeld
 from celery_redlock.redlock.lease import is_reservation
 from celery_redlock.signals import lock_conflict

@@ -10,7 +10,8 @@ from celery.utils.dispatch import Signal
 
 from celery_redlock import QuorumUnavailable, signals
 from celery_redlock.execution import run as run_module
-from celery_redlock.execution.run import Run, deferred_to_main
+from celery_redlock.execution.run import Run
+from celery_redlock.execution.running import deferred_to_main
 from celery_redlock.messages.headers import PUBLICATION_HEADER
 from celery_redlock.pools import interrupt, pool_process
 from celery_redlock.pools.orphaned_leases import PROVISIONAL_S

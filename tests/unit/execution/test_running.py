@@ -9,8 +9,13 @@ import pytest
 
 from celery_redlock import current_lease
 from celery_redlock.execution import running
-from celery_redlock.execution.run import Run, deferred_to_main, release_deferred_to_main
-from celery_redlock.execution.running import current, interrupt_current
+from celery_redlock.execution.run import Run
+from celery_redlock.execution.running import (
+    current,
+    deferred_to_main,
+    interrupt_current,
+    release_deferred_to_main,
+)
 from celery_redlock.redlock.errors import LeaseLost
 from tests.support.fakes.forged import NewTask, message_of
 from tests.support.fakes.one_node import OneNode

@@ -7,10 +7,9 @@ Precedence, for every option: what the task declares beats the setting of the sa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from celery_redlock.redlock.defaults import TTL_S
 from celery_redlock.redlock.errors import ConfigurationError
@@ -146,8 +145,7 @@ def refuse_per_call(task: Any, options: Mapping[str, object]) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
+class _Reader(NamedTuple):
     """Reader of one task's options, by precedence."""
 
     task_name: str

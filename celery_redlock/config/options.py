@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from enum import Enum
+from typing import NamedTuple
 
 
 class Lifetime(str, Enum):
@@ -81,8 +81,7 @@ ALLOWED: dict[Lifetime, frozenset[OnConflict]] = {
 """The conflict policies that each lifetime allows."""
 
 
-@dataclass(frozen=True, slots=True)
-class LockOptions:
+class LockOptions(NamedTuple):
     """Lock options of one task. Times are in seconds.
 
     The names of a task's options (`lock_ttl`) and of their default settings (`redlock_ttl`) are
@@ -117,7 +116,7 @@ class LockOptions:
     conflict_result: object
 
 
-KNOWN_OPTIONS = frozenset(f"lock_{field.name}" for field in fields(LockOptions))
+KNOWN_OPTIONS = frozenset(f"lock_{name}" for name in LockOptions._fields)
 
 
 def setting_of(option: str) -> str:

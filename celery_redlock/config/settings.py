@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache, partial
 from types import MappingProxyType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from celery_redlock.redlock.defaults import (
     IDLE_TIMEOUT_S,
@@ -82,8 +82,7 @@ class Settings:
     option_defaults: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class BeatSettings:
+class BeatSettings(NamedTuple):
     """Beat settings of an app.
 
     Attributes:

@@ -6,9 +6,8 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 from celery import Celery
 
@@ -24,8 +23,7 @@ from .settings import settings_from
 _refuses_later = ContextVar("refuses_later", default=False)
 
 
-@dataclass(frozen=True, slots=True)
-class TaskLockConfig:
+class TaskLockConfig(NamedTuple):
     """Lock configuration of one task.
 
     Attributes:

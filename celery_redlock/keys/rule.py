@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from inspect import BoundArguments, Parameter, Signature
+from typing import NamedTuple
 
 from celery_redlock.keys.canonical import Plain, Unencodable, digest, plain
 from celery_redlock.keys.signature import (
@@ -36,8 +36,7 @@ _UNSAFE = re.compile("[{}%\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 the log; with the percent sign escaped, no two texts are escaped alike."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeyRule:
+class KeyRule(NamedTuple):
     """Rule that derives the lock key of a task's calls. Made by `key_rule`.
 
     Attributes:

@@ -10,6 +10,7 @@ import re
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from celery_redlock.keys.canonical import as_received, is_plain
 
@@ -30,8 +31,7 @@ class LockKeyError(Exception):
         self.remedy = remedy
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One `{…}`.
 
     Attributes:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 if TYPE_CHECKING:
@@ -21,8 +20,7 @@ _SERVER_DIGITS = 8
 _SAFE = ":/[]"
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedNode:
+class PlacedNode(NamedTuple):
     """One of the nodes, as a process sees it.
 
     Attributes:
@@ -59,8 +57,7 @@ class PlacedNode:
         return not set(self.servers).isdisjoint(other.servers)
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """Placement of the locks of one process. No password is part of it.
 
     Attributes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import enum
 import inspect
 import re
@@ -98,11 +97,7 @@ def test_the_default_of_an_option_is_the_documented_one(name: str) -> None:
 
 @pytest.mark.parametrize("kind", CHOICES, ids=lambda kind: kind.__name__)
 def test_the_choices_of_an_option_are_those_that_are_accepted(kind: type[enum.Enum]) -> None:
-    [field] = [
-        field.name
-        for field in dataclasses.fields(LockOptions)
-        if typing.get_type_hints(LockOptions)[field.name] is kind
-    ]
+    [field] = [name for name, of in typing.get_type_hints(LockOptions).items() if of is kind]
     cell = rows("reference/options.md", "option")[f"lock_{field}"]["values"]
     shown = [ast.literal_eval(code) for code in codes(cell)]
     assert shown == [member.value for member in kind if accepts(f"lock_{field}", member.value)]

@@ -7,8 +7,7 @@ and what that was found for. Losing it only makes the restart guard longer.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 from .scripts import Argument
 
@@ -17,8 +16,7 @@ _SAFE = {b"appendonly": b"yes", b"appendfsync": b"always", b"no-appendfsync-on-r
 _MOST_DIGITS = 15
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(NamedTuple):
     """Note by which the server at one address is admitted, for locks of one kind.
 
     The operator's command has asked these nodes, at these addresses, for locks that a node may have

@@ -29,9 +29,8 @@ from __future__ import annotations
 import hashlib
 import re
 import reprlib
-from dataclasses import dataclass
 from importlib.resources import files
-from typing import NewType
+from typing import NamedTuple, NewType
 
 from celery_redlock.redlock.lease import is_reservation, without_nonces
 
@@ -52,8 +51,7 @@ from .replies import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(NamedTuple):
     """Text of a script, and the digest by which a server runs it once it is loaded."""
 
     name: str

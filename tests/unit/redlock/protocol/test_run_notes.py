@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import hiredis
 import pytest
 
@@ -35,21 +33,21 @@ def test_the_note_names_run_guard_address_and_all_nodes() -> None:
 
 def test_the_note_lasts_as_long_as_the_guard() -> None:
     assert HERE.admitting("run")[3:] == ("PX", 63_600)
-    assert replace(HERE, guard_s=0.0).admitting("run")[3:] == ("PX", 1), "no shorter one exists"
+    assert HERE._replace(guard_s=0.0).admitting("run")[3:] == ("PX", 1), "no shorter one exists"
 
 
 def test_the_order_of_the_nodes_does_not_matter() -> None:
-    assert replace(HERE, nodes=("c:1", "a:1", "b:1")).run_id_in(noted()) == "run"
+    assert HERE._replace(nodes=("c:1", "a:1", "b:1")).run_id_in(noted()) == "run"
 
 
 @pytest.mark.parametrize(
     "of_another",
     [
-        replace(HERE, guard_s=63.601),
-        replace(HERE, address="b:1"),
-        replace(HERE, nodes=("a:1", "b:1", "d:1")),
-        replace(HERE, nodes=("a:1", "b:1", "c:1", "d:1", "e:1")),
-        replace(HERE, nodes=("a:1",)),
+        HERE._replace(guard_s=63.601),
+        HERE._replace(address="b:1"),
+        HERE._replace(nodes=("a:1", "b:1", "d:1")),
+        HERE._replace(nodes=("a:1", "b:1", "c:1", "d:1", "e:1")),
+        HERE._replace(nodes=("a:1",)),
     ],
     ids=["longer guard", "another address", "another node", "more nodes", "fewer nodes"],
 )
@@ -58,7 +56,7 @@ def test_an_admission_is_not_inherited(of_another: Admission) -> None:
 
 
 def test_an_admission_covers_a_shorter_guard() -> None:
-    assert replace(HERE, guard_s=5.0).run_id_in(noted()) == "run"
+    assert HERE._replace(guard_s=5.0).run_id_in(noted()) == "run"
     longest = noted().replace(b"63600", b"9" * 15)
     assert HERE.run_id_in(longest) == "run"
 

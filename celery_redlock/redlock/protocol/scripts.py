@@ -29,8 +29,9 @@ from __future__ import annotations
 import hashlib
 import re
 import reprlib
+from dataclasses import dataclass
 from importlib.resources import files
-from typing import NamedTuple, NewType
+from typing import NewType
 
 from celery_redlock.redlock.lease import is_reservation, without_nonces
 
@@ -51,7 +52,8 @@ from .replies import (
 )
 
 
-class Script(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Script:
     """Text of a script, and the digest by which a server runs it once it is loaded."""
 
     name: str

@@ -112,7 +112,8 @@ class NodeConnection:
     Replies come in the order of the commands, so the number of a reply identifies its command. Of
     `sent` commands, the last ``sent - received`` still owe a reply. `is_blocked`: bytes wait here
     because the socket did not accept them. `run_id` and `history`: the server at the other end, and
-    its replication id, `identified_at`: when it was asked, seconds on the clock.
+    its replication id, `identified_at`: when it was asked, seconds on the clock. `greeted`: how
+    many replies had come when it was accepted.
 
     The network cuts and merges replies anywhere. So only the parser says where a reply ends, and
     only whole replies are counted.
@@ -130,6 +131,7 @@ class NodeConnection:
         "_unread",
         "closed",
         "fd",
+        "greeted",
         "history",
         "identified_at",
         "is_blocked",
@@ -145,6 +147,7 @@ class NodeConnection:
         self.run_id: str | None = None
         self.history = ""
         self.identified_at = 0.0
+        self.greeted = 0
         self._connection = connection
         self._on_end = on_end
         self._socket = cast(socket.socket, socket_of(connection))

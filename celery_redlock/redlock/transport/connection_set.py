@@ -239,7 +239,7 @@ class ConnectionSet:
                 if (
                     self.by_node[index] is one
                     and index not in self._connecting
-                    and self._nodes[index].spare_begins(one.identified_at)
+                    and self._nodes[index].spare_begins(one)
                 ):
                     self._start_connecting(index)
             # Of this channel, or of another one: then this one may try its own after that.
@@ -260,7 +260,7 @@ class ConnectionSet:
             # The existing connections may be enough.
             self._connecting.discard(index)
             if is_spare:
-                self._nodes[index].spare_ends(0.0, is_made=False, is_quick=False)
+                self._nodes[index].spare_ends(is_made=False, is_quick=False)
             else:
                 self._nodes[index].failed(f"no thread can be started to connect: {error}")
 
@@ -283,7 +283,7 @@ class ConnectionSet:
             if is_spare:
                 is_quick = self._clock.now() - began <= self._node_timeout
                 is_made = connection is not None
-                self._nodes[index].spare_ends(began, is_made=is_made, is_quick=is_quick)
+                self._nodes[index].spare_ends(is_made=is_made, is_quick=is_quick)
             if arrivals is not self._arrivals:  # closed meanwhile: nobody adopts it
                 _disconnect(_taken_from(arrivals))
 

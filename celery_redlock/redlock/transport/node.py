@@ -24,7 +24,7 @@ _BACKOFF_SHORT_S = 0.5
 """Longest pause for channels without a quorum: so late at most is a recovery noticed."""
 _NO_PAUSE = (0.0, 0.0)
 _SPARE_S = 5.0
-"""Pause between spares for silent connections, unless one was made quickly."""
+"""Pause between spares for silent connections."""
 _MOST_RUN_IDS = 16
 _REFUSAL_S = 60.0
 """A refusal or a protocol violation this long after the previous one counts as the first."""
@@ -100,6 +100,7 @@ class Node:
         self._pauses = _NO_PAUSE
         self._refused_at = self._blamed_at = self._spare_at = self._renewed_at = -math.inf
         self._announced: str | None = None
+        self._due_at, self._is_quick = -math.inf, False
         self._is_unfit, self._was_accepted = False, self.name in _inherited
 
     def __repr__(self) -> str:
@@ -123,6 +124,7 @@ class Node:
             server = self._identify(connection)
             connection.votes_from = self._accept(server)
             connection.run_id, connection.identified_at = server.run_id, server.answered_at
+            connection.greeted = connection.received
             connection.history = self.history = server.history
         except redis_py.ERRORS as error:
             redis_connection.disconnect()
@@ -189,34 +191,35 @@ class Node:
             self.history = _UNFIT
             raise
 
-    def spare_begins(self, made_at: float) -> bool:
+    def spare_begins(self, connection: NodeConnection) -> bool:
         """Return whether to try a spare for a connection that does not answer; note that it begins.
 
-        Its server may hang, and a spare is no better then. So one is tried now and then, and once
-        one was made, one for each connection that is older.
-
-        Args:
-            made_at: When the connection was made, seconds on the clock.
+        Its server may hang, and a spare is no better then. So one is tried now and then, and if it
+        was made, one for each connection that is older. A connection that has answered since it was
+        made gets one at once if the last one was made quickly.
         """
         now = self.clock.now()
-        if now < self._spare_at and made_at >= self._renewed_at:
+        if now >= self._spare_at:
+            self._due_at = now
+        elif connection.identified_at >= self._renewed_at and not (
+            self._is_quick and connection.received > connection.greeted
+        ):
             return False
         self._spare_at, self.spare_began_at = now + _SPARE_S, now
+        self._is_quick = False
         return True
 
-    def spare_ends(self, began: float, *, is_made: bool, is_quick: bool) -> None:
+    def spare_ends(self, *, is_made: bool, is_quick: bool) -> None:
         """Note that a spare was made, or could not be.
 
         Args:
-            began: When it began, seconds on the clock.
             is_made: Whether it was made.
-            is_quick: Whether that took no longer than a round may take: the server does not hang.
+            is_quick: Whether that took no longer than a round may take.
         """
         self.spare_began_at = -math.inf
+        self._is_quick = is_made and is_quick
         if is_made:
-            self._renewed_at = began
-        if is_made and is_quick:
-            self._spare_at = -math.inf
+            self._renewed_at = self._due_at
 
     def attempt_begins(self, now: float) -> None:
         """Keep other channels from connecting at the same time to a node that may be down."""

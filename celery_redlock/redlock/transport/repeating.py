@@ -34,8 +34,7 @@ def ask_repeatably(
         parse: As in `Channel.ask`.
         is_decided: As in `Channel.ask`.
         among: Returns the nodes to ask.
-        timeout: As in `Channel.ask`. Connections that were idle get a part of it at first. If it is
-            over, the repeated request gets the node timeout.
+        timeout: As in `Channel.ask`. Connections that were idle get a part of it at first.
         parse_again: Parses the replies to the repeated request; None: as `parse`.
         is_short: Returns whether the failed nodes are missed; None: if no quorum is left.
 
@@ -49,9 +48,7 @@ def ask_repeatably(
     if is_short and failed:
         is_missed = is_short(replies)
     if is_missed and channel.renew():
-        # Slow nodes have had their time, unless it was cut short.
-        again = timeout if first != timeout else None
-        replies = channel.ask(commands, parse_again or parse, is_decided, among(), again)
+        replies = channel.ask(commands, parse_again or parse, is_decided, among(), timeout)
     return replies
 
 

@@ -74,7 +74,9 @@ class Peer(Node):
         self.ends.append(theirs)
         if self.is_over:  # the test has ended before this thread came here
             theirs.close()
-        return NodeConnection(Connection(ours), votes_from=0.0, on_end=self._ended)
+        connection = NodeConnection(Connection(ours), votes_from=0.0, on_end=self._ended)
+        connection.identified_at = self.clock.now()
+        return connection
 
     def refuse(self) -> NodeConnection:
         self.failed("refused")
@@ -1025,6 +1027,8 @@ def test_connections_that_do_not_answer_are_replaced(silent: Stage) -> None:
         eventually(lambda: has_no_spare_under_way(silent))
         silent.channel._look(silent.clock.now())  # for the third, if it came later
         assert attempts(silent) == [number] * 3
+        say_to_all(silent, b":1\r\n")
+        assert silent.ask() == [1, 1, 1]
     for end in old:
         assert end.recv(1 << 16).count(b"EVALSHA") == 2, "all that was written has arrived"
     assert silent.seen == [], "no node is called down"
@@ -1096,28 +1100,32 @@ def test_servers_that_hang_get_a_spare_now_and_then(silent: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "is_made", "is_quick", "later", "is_tried"),
+    ("is_made", "is_quick", "is_older", "has_answered", "later", "is_tried"),
     [
-        (0.0, False, False, 0.0, False),
-        (0.0, False, False, 5.0, True),
-        (0.0, True, True, 0.0, True),
-        (0.0, True, False, 0.0, True),  # it is older than the one that was made
-        (1.0, True, False, 0.0, False),
-        (1.0, True, True, 0.0, True),
-        (1.0, True, False, 5.0, True),
+        (False, False, False, True, 0.0, False),
+        (False, True, True, True, 0.0, False),
+        (False, False, False, False, 5.0, True),
+        (True, False, False, True, 0.0, False),
+        (True, False, True, False, 0.0, True),
+        (True, True, False, False, 0.0, False),
+        (True, True, False, True, 0.0, True),
+        (True, True, False, False, 5.0, True),
     ],
 )
 def test_when_a_spare_is_tried_again(
-    made: float, is_made: bool, is_quick: bool, later: float, is_tried: bool
-) -> None:
-    clock = StandingClock()
+    stage: Stage, is_made: bool, is_quick: bool, is_older: bool, has_answered: bool, later: float,
+    is_tried: bool,
+) -> None:  # fmt: skip
+    connection, clock = connection_to(stage, 0), StandingClock()
     node = Node("redis://node:1", clock, 60.0, 0.0, lambda _: None)
-    began = clock.now()
-    assert node.spare_begins(began)
-    assert not node.spare_begins(began)
-    node.spare_ends(began, is_made=is_made, is_quick=is_quick)
+    connection.identified_at = clock.now()
+    assert node.spare_begins(connection)
+    assert not node.spare_begins(connection)
+    node.spare_ends(is_made=is_made, is_quick=is_quick)
     clock.leap(later)
-    assert node.spare_begins(began + made - 0.5) == is_tried
+    connection.identified_at -= is_older
+    connection.received += has_answered
+    assert node.spare_begins(connection) == is_tried
 
 
 # ---- making connections

@@ -113,7 +113,7 @@ class NodeConnection:
     `sent` commands, the last ``sent - received`` still owe a reply. `is_blocked`: bytes wait here
     because the socket did not accept them. `run_id` and `history`: the server at the other end, and
     its replication id, `identified_at`: when it was asked, seconds on the clock. `greeted`: how
-    many replies had come when it was accepted.
+    many replies had come before its first round.
 
     The network cuts and merges replies anywhere. So only the parser says where a reply ends, and
     only whole replies are counted.

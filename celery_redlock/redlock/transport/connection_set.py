@@ -301,6 +301,7 @@ class ConnectionSet:
                     before.fail("it has not answered, and its node was connected to again")
                     self.drop(index)
                 self._drop_another_to(connection.run_id)
+                connection.greeted = connection.received
                 self.by_node[index] = connection
                 self.adopted += 1
                 self.index_of[connection.fd] = index

@@ -124,7 +124,6 @@ class Node:
             server = self._identify(connection)
             connection.votes_from = self._accept(server)
             connection.run_id, connection.identified_at = server.run_id, server.answered_at
-            connection.greeted = connection.received
             connection.history = self.history = server.history
         except redis_py.ERRORS as error:
             redis_connection.disconnect()

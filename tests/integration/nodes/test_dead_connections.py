@@ -34,70 +34,81 @@ def urls(proxies: list[Proxy]) -> list[str]:
     return [proxy.url for proxy in proxies]
 
 
-# ---- a firewall forgets connections
+# ---- a firewall forgets connections that are idle
 
 
-class Forgotten:
-    """A client whose connections a firewall has forgotten.
+class Idle:
+    """A client whose connections were idle until a firewall has forgotten them."""
 
-    Args:
-        was_idle: Whether they were idle before; else they were used a moment ago, as where the
-            firewall has restarted.
-    """
-
-    def __init__(self, new_redlock: NewRedlock, proxies: list[Proxy], *, was_idle: bool) -> None:
-        self.was_idle = was_idle
+    def __init__(self, new_redlock: NewRedlock, proxies: list[Proxy]) -> None:
         self.clock = LeapingClock()
         self.redlock = new_redlock(urls(proxies), clock=self.clock, node_timeout=1.0)
         self.proxies = proxies
 
-    def be_forgotten(self) -> None:
-        if self.was_idle:
-            self.clock.leap(6)
+    def be_idle(self) -> None:
+        self.clock.leap(6)
         for proxy in self.proxies:
             proxy.forget()
 
 
-@pytest.fixture(params=[True, False], ids=["idle", "in use"])
-def client(
-    new_redlock: NewRedlock, proxies: list[Proxy], request: pytest.FixtureRequest
-) -> Forgotten:
-    return Forgotten(new_redlock, proxies, was_idle=request.param)
+@pytest.fixture
+def idle(new_redlock: NewRedlock, proxies: list[Proxy]) -> Idle:
+    return Idle(new_redlock, proxies)
 
 
-def test_connections_that_were_forgotten_cost_no_lock(client: Forgotten, five: Servers) -> None:
+def test_idle_connections_that_were_dropped_cost_no_lock(idle: Idle, five: Servers) -> None:
     for number in range(3):
         # Of one key, a release on its way to the third node would be lost with its connection.
-        client.redlock.release(client.redlock.acquire(f"k{number}"))
-        client.be_forgotten()
-    lease = client.redlock.acquire("k")
+        idle.redlock.release(idle.redlock.acquire(f"k{number}"))
+        idle.be_idle()
+    lease = idle.redlock.acquire("k")
     assert holders_on(five[:3], "k").count(lease.owner) >= 2
-    client.be_forgotten()
-    client.redlock.release(lease)
+    idle.be_idle()
+    idle.redlock.release(lease)
     assert not lease.lost
     assert_freed(five[:3], "k")
 
 
-def test_a_lease_is_extended_after_its_connections_were_forgotten(client: Forgotten) -> None:
-    lease = client.redlock.acquire("k", ttl=60)
-    client.be_forgotten()
+def test_a_lease_is_extended_after_its_connections_were_dropped(idle: Idle) -> None:
+    lease = idle.redlock.acquire("k", ttl=60)
+    idle.be_idle()
     began = time.monotonic()
-    client.redlock.extend(lease)
+    idle.redlock.extend(lease)
     assert lease.remaining() > 40
-    if client.was_idle:
-        assert time.monotonic() - began < 13, "a quarter of what is left is 13.4 s"
-    client.redlock.release(lease)
+    assert time.monotonic() - began < 13, "a quarter of what is left is 13.4 s"
+    idle.redlock.release(lease)
 
 
-def test_questions_are_answered_after_connections_were_forgotten(client: Forgotten) -> None:
-    lease = client.redlock.acquire("k")
-    client.be_forgotten()
-    assert client.redlock.locked("k")
-    client.be_forgotten()
-    assert client.redlock.check() == {}
-    client.be_forgotten()
-    assert client.redlock.drop("k")
-    assert not client.redlock.locked(lease.key)
+def test_questions_are_answered_after_connections_were_dropped(idle: Idle) -> None:
+    lease = idle.redlock.acquire("k")
+    idle.be_idle()
+    assert idle.redlock.locked("k")
+    idle.be_idle()
+    assert idle.redlock.check() == {}
+    idle.be_idle()
+    assert idle.redlock.drop("k")
+    assert not idle.redlock.locked(lease.key)
+
+
+@pytest.mark.parametrize("call", ["acquire", "release", "extend", "ensure", "locked"])
+def test_connections_forgotten_in_use_cost_no_call(
+    call: str, new_redlock: NewRedlock, proxies: list[Proxy]
+) -> None:
+    """As where a firewall is restarted: nothing has been idle."""
+    # Less than the five seconds after which a connection is given up.
+    redlock = new_redlock(urls(proxies), node_timeout=2.0)
+    lease = redlock.acquire("k", ttl=12)
+    for proxy in proxies:
+        proxy.forget()
+    if call == "acquire":
+        redlock.release(redlock.acquire("another"))
+    elif call == "locked":
+        assert redlock.locked("k")
+    elif call == "ensure":
+        lease.ensure()
+    else:
+        getattr(redlock, call)(lease)
+    assert not lease.lost
 
 
 def test_a_hung_majority_is_no_reason_for_two_holders(

@@ -229,7 +229,8 @@ class ConnectionSet:
         silent = {
             index: one
             for index, one in enumerate(self.by_node)
-            if one and one.sent > one.received and one.owed_since + self._node_timeout <= began
+            # Half of it: the reply to an earlier request may have come meanwhile.
+            if one and one.sent > one.received and one.owed_since + self._node_timeout / 2 <= began
         }
         is_pending = True
         while is_pending and self._is_short(

@@ -266,8 +266,9 @@ class ConnectionSet:
                 self._nodes[index].failed(f"no thread can be started to connect: {error}")
 
     def _connect(self, index: int, arrivals: _Arrivals, *, is_spare: bool) -> None:
-        connection, began = None, self._clock.now()
+        connection, began = None, -math.inf
         try:
+            began = self._clock.now()  # a user's, which may raise
             connection = self._nodes[index].connect(is_spare=is_spare)
         except (ConnectionError, ConfigurationError):
             pass  # The node keeps it in `error` and reports it to the observers.
@@ -281,12 +282,12 @@ class ConnectionSet:
         finally:
             # This has to be done always: the node is not connected to again before that.
             arrivals.put((index, connection))
+            if arrivals is not self._arrivals:  # closed meanwhile: nobody adopts it
+                _disconnect(_taken_from(arrivals))
             if is_spare:
                 is_quick = self._clock.now() - began <= self._node_timeout
                 is_made = connection is not None
                 self._nodes[index].spare_ends(is_made=is_made, is_quick=is_quick)
-            if arrivals is not self._arrivals:  # closed meanwhile: nobody adopts it
-                _disconnect(_taken_from(arrivals))
 
     def adopt(self, patience: float = 0.0) -> None:
         """Add the connections that are ready; wait up to `patience` seconds for the first."""

@@ -1099,6 +1099,33 @@ def test_servers_that_hang_get_a_spare_now_and_then(silent: Stage) -> None:
     other.close()
 
 
+def test_a_clock_that_raises_does_not_stop_reconnecting(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, raised = stage.clock.now, threading.Event()
+
+    def raise_where_it_connects() -> float:
+        if threading.current_thread().name.startswith("redlock-connect") and not raised.is_set():
+            raised.set()
+            raise ValueError("the clock")
+        return now()
+
+    monkeypatch.setattr(stage.clock, "now", raise_where_it_connects)
+    hang_up(stage, 0)
+    stage.channel.prepare()
+    for _ in range(3):
+        stage.clock.leap(60)
+        stage.channel.prepare()
+    assert raised.wait(60)
+
+    def is_connected_again() -> bool:
+        stage.clock.leap(60)
+        stage.channel.prepare()
+        return stage.channel.everyone() == [0, 1, 2]
+
+    eventually(is_connected_again)
+
+
 @pytest.mark.parametrize(
     ("is_made", "is_quick", "is_older", "has_answered", "later", "is_tried"),
     [

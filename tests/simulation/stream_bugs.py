@@ -101,7 +101,7 @@ def _dead_connections_fail_the_attempt(patch: pytest.MonkeyPatch) -> None:
 
 @_bug
 def _silent_connections_are_kept(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ConnectionSet, "replace_silent", lambda *_, **__: None)
+    patch.setattr(ConnectionSet, "try_spares", lambda *_, **__: False)
 
 
 @_bug

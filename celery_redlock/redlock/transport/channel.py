@@ -28,6 +28,7 @@ _LOOKS = 4
 """Reads of unsolicited data before the rest is left for later."""
 _IDLE_S = 4.5
 """A connection that was idle for so long may be dead without a sign: firewalls forget it."""
+_LOOK_FOR_SPARE_S = 0.005
 _LOOK_S = 1.0
 """A channel that was used and examined this recently is not examined again."""
 
@@ -269,12 +270,9 @@ class Channel:
         is_fresh = now - self._used_at < _FRESH_S and now - self._looked_at < _LOOK_S
         if self._unconnected or (is_fresh and None not in self._connections.by_node):
             return
-        is_idle = now - max(self._used_at, self._looked_at) >= _IDLE_S
         self._looked_at = now
         close_lingering()
         self._look(now)
-        if is_idle:
-            self._connections.note_idle()
         self._reconnect(now)
 
     def _look(self, now: float) -> None:
@@ -301,22 +299,27 @@ class Channel:
     def renew(self) -> bool:
         """Replace the connections that a round without a quorum has found dead, or has missed.
 
-        They broke since `prepare`, or were idle for long before it and have answered nothing since,
-        or had not been made by then. Others that have not answered are replaced by those spares
-        that can be made at once. What was written to them is not lost: if their server hangs, it
-        reads all of it in order.
+        They broke since `prepare`, or had not been made by then. Those that have not answered are
+        replaced by spares, if these can be made soon. What was written to them is not lost: if
+        their server hangs, it reads all of it in order.
 
         Returns:
-            Whether that brought a quorum, without suspects: the round is worth repeating.
+            Whether that, or a late reply, brought a quorum without suspects: the round is worth
+            repeating.
         """
         if self._unconnected:
             return False
         now, changes = self._clock.now(), self._changes
         self._look(now)
-        self._connections.drop_silent()
-        self._connections.replace_silent(now, needs_votes=self._needs_votes)
+        is_silent = False
+        while self._connections.try_spares(now, needs_votes=self._needs_votes):
+            is_silent = True
+            self._read(_LOOK_FOR_SPARE_S, None)
+            self._connections.adopt()
+        # One arrives before it is noted that it has ended.
+        self._connections.adopt()
         self._reconnect(now, least=self._node_timeout, for_all=True)
-        if self._changes == changes:
+        if self._changes == changes and not is_silent:
             return False
         self._hear_from_a_quorum()
         return len(self._trusted(self._clock.now())) >= self.quorum
@@ -342,9 +345,11 @@ class Channel:
 
     def first_timeout(self, timeout: float) -> float:
         """Return how long to wait for a round that is repeated if connections are dead, seconds."""
-        if not self._connections.doubtful():
-            return timeout
-        return max(self._node_timeout, min(timeout / 4, GIVE_UP_S))
+        lately = self._clock.now() - _IDLE_S
+        connections = filter(None, self._connections.by_node)
+        if any(one.sent == one.received and one.owed_since <= lately for one in connections):
+            return max(self._node_timeout, min(timeout / 4, GIVE_UP_S))
+        return timeout
 
     def connect_all(self) -> None:
         """Wait until every node has been tried."""

@@ -23,14 +23,12 @@ logger = logging.getLogger(__name__)
 GIVE_UP_S = 5.0
 """A connection that has owed for this long is replaced: not the node, the path may have died."""
 _HANGS_S = 0.5
-"""Longest wait, if the node timeout is not longer, for a connection in the place of one that was
-given up: its server may hang."""
+"""Longest wait, if the node timeout is not longer, for a connection in the place of one that does
+not answer: its server may hang."""
 _ADDRESSES = 3
 """Addresses of a name that a caller waits for, each for the connect timeout."""
 _LOOK_S = 0.05
 """Interval of looks whether an attempt of another channel has ended."""
-_LOOK_FOR_SPARE_S = 0.005
-"""The same, while the attempt has to end within the node timeout."""
 _ASK_AGAIN_S = 5.0
 """Time after which a node is asked again whether it votes, while no quorum does."""
 
@@ -73,7 +71,6 @@ class ConnectionSet:
         self._arrivals: _Arrivals = queue.SimpleQueue()
         self._connecting: set[int] = set()
         self._is_new = True
-        self._idle: list[tuple[int, NodeConnection, int]] = []
 
     def connected(self) -> list[int]:
         """Return the nodes that have a connection."""
@@ -215,39 +212,34 @@ class ConnectionSet:
             self.adopt(left)
         self._is_new = False
 
-    def replace_silent(self, began: float, *, needs_votes: bool) -> None:
+    def try_spares(self, began: float, *, needs_votes: bool) -> bool:
         """Try spares for connections that have not answered in time, if a quorum needs them.
 
         A firewall may have forgotten them. Or their servers hang, so that they stay until there is
-        a spare: whoever waits for one fails a node timeout later. One that is made later takes its
-        place when it is adopted.
+        a spare, which takes its place when it is adopted.
 
         Args:
-            began: Time, seconds on the clock; the longest wait is a node timeout from then on.
+            began: Time at which the caller began to wait for spares, seconds on the clock.
             needs_votes: Whether a node inside its restart guard is none of a quorum.
+
+        Returns:
+            Whether to wait for one, and to ask again: the old ones may answer as well.
         """
+        now = self._clock.now()
         silent = {
             index: one
             for index, one in enumerate(self.by_node)
             # Half of it: the reply to an earlier request may have come meanwhile.
             if one and one.sent > one.received and one.owed_since + self._node_timeout / 2 <= began
         }
-        is_pending = True
-        while is_pending and self._is_short(
-            self._clock.now(), needs_votes=needs_votes, besides=silent
-        ):
-            for index, one in silent.items():
-                if (
-                    self.by_node[index] is one
-                    and index not in self._connecting
-                    and self._nodes[index].spare_begins(one)
-                ):
-                    self._start_connecting(index)
-            # Of this channel, or of another one: then this one may try its own after that.
-            last = max((self._nodes[index].spare_began_at for index in silent), default=-math.inf)
-            is_pending = self._clock.now() < min(began, last) + self._node_timeout
-            # One arrives before it is noted that it has ended.
-            self.adopt(_LOOK_FOR_SPARE_S if is_pending else 0.0)
+        if not self._is_short(now, needs_votes=needs_votes, besides=silent):
+            return False
+        for index, one in silent.items():
+            if index not in self._connecting and self._nodes[index].spares.begins(one):
+                self._start_connecting(index)
+        # Of this channel, or of another one: then this one may try its own after that.
+        last = max((self._nodes[index].spares.began_at for index in silent), default=-math.inf)
+        return now < min(began, last) + max(self._node_timeout, _HANGS_S)
 
     def _start_connecting(self, index: int) -> None:
         self._connecting.add(index)
@@ -261,7 +253,7 @@ class ConnectionSet:
             # The existing connections may be enough.
             self._connecting.discard(index)
             if is_spare:
-                self._nodes[index].spare_ends(is_made=False, is_quick=False)
+                self._nodes[index].spares.ends(is_made=False, is_quick=False)
             else:
                 self._nodes[index].failed(f"no thread can be started to connect: {error}")
 
@@ -287,7 +279,7 @@ class ConnectionSet:
             if is_spare:
                 is_quick = self._clock.now() - began <= self._node_timeout
                 is_made = connection is not None
-                self._nodes[index].spare_ends(is_made=is_made, is_quick=is_quick)
+                self._nodes[index].spares.ends(is_made=is_made, is_quick=is_quick)
 
     def adopt(self, patience: float = 0.0) -> None:
         """Add the connections that are ready; wait up to `patience` seconds for the first."""
@@ -342,30 +334,6 @@ class ConnectionSet:
                 and one.identified_at <= now - _ASK_AGAIN_S
                 and one.sent == one.received
             ):
-                self.drop(index)
-
-    def note_idle(self) -> None:
-        """Note that the connections were idle for long: a firewall may have forgotten them."""
-        self._idle = [
-            (index, connection, connection.received)
-            for index, connection in enumerate(self.by_node)
-            if connection
-        ]
-
-    def doubtful(self) -> list[int]:
-        """Return the nodes whose connection has answered nothing since it was idle."""
-        return [
-            index
-            for index, connection, received in self._idle
-            if self.by_node[index] is connection and connection.received == received
-        ]
-
-    def drop_silent(self) -> None:
-        """Drop connections that were idle for long, and have not answered what was asked since."""
-        for index in self.doubtful():
-            connection = self.by_node[index]
-            if connection and connection.sent > connection.received:
-                connection.fail("it has not answered since it was idle")
                 self.drop(index)
 
     def drop(self, index: int) -> None:

@@ -17,14 +17,13 @@ from . import redis_py
 from .connection import NodeConnection
 from .handshake import Handshake, Server
 from .restart_guard import RestartGuard
+from .spares import Spares
 
 _BACKOFF_S = 0.1
 _BACKOFF_MAX_S = 5.0
 _BACKOFF_SHORT_S = 0.5
 """Longest pause for channels without a quorum: so late at most is a recovery noticed."""
 _NO_PAUSE = (0.0, 0.0)
-_SPARE_S = 5.0
-"""Pause between spares for silent connections."""
 _MOST_RUN_IDS = 16
 _REFUSAL_S = 60.0
 """A refusal or a protocol violation this long after the previous one counts as the first."""
@@ -57,8 +56,7 @@ class Node:
             for each pause of the back-off.
         attempt_began_at: Time at which the last attempt began, seconds on the clock.
         tried_at: Time at which the last attempt ended, seconds on the clock.
-        spare_began_at: Time at which a channel began to try a spare for a silent connection,
-            seconds on the clock; minus infinity: none does.
+        spares: When to try spares for connections that do not answer.
         run_id: Run id of its server, as last seen.
         run_ids: Run ids of the last servers that were accepted, the newest last.
         database: Number of the database.
@@ -89,7 +87,8 @@ class Node:
         self.misconfigured: ConfigurationError | None = None
         self.peers: tuple[Node, ...] = ()
         self.retry_at = self.retry_short_at = 0.0
-        self.attempt_began_at = self.tried_at = self.spare_began_at = -math.inf
+        self.attempt_began_at = self.tried_at = -math.inf
+        self.spares = Spares(clock)
         self._connector = redis_py.Connector(url, self.name, connect_timeout)
         self.database = self._connector.database
         # Without a guard there is nothing to shorten.
@@ -98,9 +97,8 @@ class Node:
         self._guard = RestartGuard(self.name, clock, guard_s, admitted_s)
         self._failures = 0
         self._pauses = _NO_PAUSE
-        self._refused_at = self._blamed_at = self._spare_at = self._renewed_at = -math.inf
+        self._refused_at = self._blamed_at = -math.inf
         self._announced: str | None = None
-        self._due_at, self._is_quick = -math.inf, False
         self._is_unfit, self._was_accepted = False, self.name in _inherited
 
     def __repr__(self) -> str:
@@ -190,36 +188,6 @@ class Node:
             self.history = _UNFIT
             raise
 
-    def spare_begins(self, connection: NodeConnection) -> bool:
-        """Return whether to try a spare for a connection that does not answer; note that it begins.
-
-        Its server may hang, and a spare is no better then. So one is tried now and then, and if it
-        was made, one for each connection that is older. A connection that has answered since it was
-        made gets one at once if the last one was made quickly.
-        """
-        now = self.clock.now()
-        if now >= self._spare_at:
-            self._due_at = now
-        elif connection.identified_at >= self._renewed_at and not (
-            self._is_quick and connection.received > connection.greeted
-        ):
-            return False
-        self._spare_at, self.spare_began_at = now + _SPARE_S, now
-        self._is_quick = False
-        return True
-
-    def spare_ends(self, *, is_made: bool, is_quick: bool) -> None:
-        """Note that a spare was made, or could not be.
-
-        Args:
-            is_made: Whether it was made.
-            is_quick: Whether that took no longer than a round may take.
-        """
-        self.spare_began_at = -math.inf
-        self._is_quick = is_made and is_quick
-        if is_made:
-            self._renewed_at = self._due_at
-
     def attempt_begins(self, now: float) -> None:
         """Keep other channels from connecting at the same time to a node that may be down."""
         self.attempt_began_at = now
@@ -252,7 +220,7 @@ class Node:
         """In a child: forget attempts that are under way, which are the parent's, and pauses."""
         self._pauses = _NO_PAUSE
         self.retry_at, self.retry_short_at = _NO_PAUSE
-        self.spare_began_at = -math.inf
+        self.spares.forget()
 
     def refuses(self, error: str) -> None:
         """Note that the node refuses to write; observers hear of it once a minute at most."""

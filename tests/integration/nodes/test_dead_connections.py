@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import threading
 import time
@@ -156,13 +157,31 @@ def close_all(proxies: list[Proxy]) -> None:
         proxy.reset()
 
 
+def test_an_extension_outlasts_connections_closed_in_flight(
+    five: Servers, new_redlock: NewRedlock, proxies: list[Proxy]
+) -> None:
+    grant_to_a_rival(five[2])
+    lease = new_redlock(urls(proxies)).acquire("k", ttl=60, wait=60)
+    chance = random.Random(1)
+    for _ in range(20):
+        cut = threading.Timer(chance.uniform(0.0, 0.002), close_all, [proxies])
+        cut.start()
+        lease.extend()
+        cut.join()
+
+
+def grant_to_a_rival(server: Server) -> None:
+    """Have a node out of three hold the grant of a rival that fails: both others are needed."""
+    with server.client() as rival:
+        rival.set("redlock:{k}", f"{'f' * 32}:rival@host", px=600_000)
+
+
 def test_an_extension_reconnects_if_an_answer_does_not_count(
     five: Servers, new_redlock: NewRedlock
 ) -> None:
-    # Two of three nodes hold the lease. The third has the grant of a rival that fails.
     lease = new_redlock(five.urls[:3], node_timeout=1.0).acquire("k")
-    with five[0].client() as closing, five[2].client() as rival:
-        rival.set("redlock:{k}", f"{'f' * 32}:rival@host", px=60_000)
+    grant_to_a_rival(five[2])
+    with five[0].client() as closing:
         for confirm in (lease.extend, lease.ensure):
             closing.client_kill_filter(_type="normal", skipme=True)
             confirm()

@@ -230,6 +230,7 @@ def test_a_release_whose_first_replies_are_lost_is_made_again_and_no_loss(
 
     def renew(_: SimulatedChannel) -> bool:
         monkeypatch.setattr(SimulatedChannel, "ask", ask)
+        monkeypatch.setattr(SimulatedChannel, "renew", lambda _: False)
         for node in five.nodes[confirming:]:
             monkeypatch.setattr(node, "execute", lambda _: ErrorReply("MISCONF disk is full"))
         return True

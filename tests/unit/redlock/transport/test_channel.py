@@ -29,6 +29,7 @@ from celery_redlock.redlock.transport.in_flight import Replies
 from celery_redlock.redlock.transport.lingering import close_lingering
 from celery_redlock.redlock.transport.node import Node
 from celery_redlock.redlock.transport.pool import Pool
+from celery_redlock.redlock.transport.spares import Spares
 from tests.support.eventually import eventually
 from tests.support.fakes.fake_clock import LeapingClock, StandingClock
 from tests.support.faults.strikes import Struck, strikes
@@ -951,37 +952,12 @@ def test_a_slow_node_is_no_reason_for_a_new_connection(stage: Stage) -> None:
     assert [peer.attempts for peer in stage.peers] == [1, 1, 1]
 
 
-def test_connections_silent_after_idling_are_renewed(stage: Stage) -> None:
-    say_to_all(stage, b":1\r\n")
-    assert stage.ask() == [1, 1, 1]
-    old = [peer.end for peer in stage.peers]
-    stage.clock.leap(6)
-    stage.channel.prepare()
-    stage.channel._node_timeout = 0.0
-    assert set(stage.ask()) == {Failed("timed out after 0 ms")}
-    stage.ask()  # a release
-    stage.channel._node_timeout = 30.0
-    assert stage.channel.renew()
-    assert all(peer.end is not end for peer, end in zip(stage.peers[:2], old, strict=False))
-    for end in old:
-        assert end.recv(1 << 16).count(b"EVALSHA") == 3, "the release follows its grant"
-
-
-def test_a_connection_that_has_answered_since_is_not_renewed(stage: Stage) -> None:
-    stage.clock.leap(6)
-    stage.channel.prepare()
-    say_to_all(stage, b":1\r\n")
-    assert stage.ask() == [1, 1, 1]
-    stage.channel._node_timeout = 0.0
-    stage.ask()
-    assert not stage.channel.renew()
-
-
 def test_a_first_round_after_idling_has_a_part_of_the_time(stage: Stage) -> None:
+    say_to_all(stage, b":1\r\n")
+    assert stage.ask() == [1, 1, 1]
     stage.channel._node_timeout = 0.05
     assert stage.channel.first_timeout(8.0) == 8.0
     stage.clock.leap(6)
-    stage.channel.prepare()
     assert stage.channel.first_timeout(8.0) == 2.0
     assert stage.channel.first_timeout(0.1) == 0.05
     assert stage.channel.first_timeout(600.0) == 5.0, "then the connection is given up"
@@ -1016,7 +992,7 @@ def attempts(stage: Stage) -> list[int]:
 
 
 def has_no_spare_under_way(stage: Stage) -> bool:
-    return all(peer.spare_began_at == -math.inf for peer in stage.peers)
+    return all(peer.spares.began_at == -math.inf for peer in stage.peers)
 
 
 def test_connections_that_do_not_answer_are_replaced(silent: Stage) -> None:
@@ -1032,6 +1008,22 @@ def test_connections_that_do_not_answer_are_replaced(silent: Stage) -> None:
     for end in old:
         assert end.recv(1 << 16).count(b"EVALSHA") == 2, "all that was written has arrived"
     assert silent.seen == [], "no node is called down"
+
+
+def test_late_replies_end_the_wait_for_spares(silent: Stage) -> None:
+    gate = threading.Event()
+    for peer in silent.peers:
+
+        def hang(peer: Peer = peer, connect: Callable[[], NodeConnection] = peer.connects) -> Any:
+            peer.says(b":1\r\n")
+            gate.wait(60)
+            return connect()
+
+        peer.connects = hang
+    ask_in_vain(silent)
+    assert silent.channel.renew(), "the round is worth repeating"
+    assert silent.channel.dropped() == 0
+    gate.set()
 
 
 def test_a_quorum_that_answers_needs_no_spare(silent: Stage) -> None:
@@ -1144,15 +1136,15 @@ def test_when_a_spare_is_tried_again(
     is_tried: bool,
 ) -> None:  # fmt: skip
     connection, clock = connection_to(stage, 0), StandingClock()
-    node = Node("redis://node:1", clock, 60.0, 0.0, lambda _: None)
+    spares = Spares(clock)
     connection.identified_at = clock.now()
-    assert node.spare_begins(connection)
-    assert not node.spare_begins(connection)
-    node.spare_ends(is_made=is_made, is_quick=is_quick)
+    assert spares.begins(connection)
+    assert not spares.begins(connection)
+    spares.ends(is_made=is_made, is_quick=is_quick)
     clock.leap(later)
     connection.identified_at -= is_older
     connection.received += has_answered
-    assert node.spare_begins(connection) == is_tried
+    assert spares.begins(connection) == is_tried
 
 
 # ---- making connections

@@ -285,32 +285,7 @@ def test_a_server_at_two_addresses_has_one_connection(stage: Stage) -> None:
     assert stage.peers[0].error is None, "the address may lead to another server"
 
 
-# ---- connections that were idle
-
-
-def test_a_connection_that_is_silent_after_idling_is_dropped(stage: Stage) -> None:
-    stage.reconnect()
-    stage.set.note_idle()
-    asked, answering, _ = stage.set.by_node
-    assert asked
-    assert answering
-    for connection in (asked, answering):
-        connection.send(b"x", 1, stage.clock.now())
-    stage.peers[1].ends[0].sendall(b":1\r\n")
-    answering.receive(stage.clock.now())
-    stage.set.drop_silent()
-    assert stage.set.connected() == [1, 2], "one has answered, one was not asked"
-    assert stage.peers[0].error is None, "the path may be to blame"
-    assert stage.reconnect() == [1, 2], "with a quorum it waits for a moment"
-
-
-def test_a_silent_connection_that_was_not_idle_stays(stage: Stage) -> None:
-    stage.reconnect()
-    [connection, *_] = stage.set.by_node
-    assert connection
-    connection.send(b"x", 1, stage.clock.now())
-    stage.set.drop_silent()
-    assert stage.set.connected() == [0, 1, 2]
+# ---- connections that broke
 
 
 def test_a_missed_node_is_connected_to_beside_a_quorum(stage: Stage) -> None:

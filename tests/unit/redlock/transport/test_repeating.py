@@ -1,4 +1,4 @@
-"""Rounds that are repeated once, on new connections."""
+"""Rounds that are repeated, on new connections."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Rounds:
         return [reply if reply is LATE else parse([reply]) for reply in self.replies.pop(0)]
 
     def run(self, timeout: float | None = None, **options: Any) -> list[Any]:
-        whom = iter([[0, 1], [1, 2]])
+        whom = iter([[0, 1], [1, 2], [0, 2], [0, 1]])
         return ask_repeatably(
             cast(Channel, self), [("TIME",)], lambda raws: raws[0], bool, lambda: next(whom),
             timeout, **options,
@@ -51,11 +51,16 @@ def test_a_round_that_reached_a_quorum_is_not_repeated() -> None:
 
 
 @pytest.mark.parametrize("first", [[LATE, 1, LATE], [LATE, LATE, None]])
-def test_a_round_without_a_quorum_is_repeated_once(first: list[Any]) -> None:
-    rounds = Rounds(first, [LATE, LATE, 2])
-    assert rounds.run(timeout=8.0) == [LATE, LATE, 2]
+def test_a_round_without_a_quorum_is_repeated(first: list[Any]) -> None:
+    rounds = Rounds(first, [LATE, 2, 2])
+    assert rounds.run(timeout=8.0) == [LATE, 2, 2]
     assert rounds.timeouts == [2.0, 8.0]
     assert rounds.asked == [[0, 1], [1, 2]], "those that are connected then"
+
+
+def test_a_round_is_repeated_three_times_at_most() -> None:
+    rounds = Rounds(*[[LATE, LATE, number] for number in range(5)])
+    assert rounds.run() == [LATE, LATE, 3]
 
 
 def test_a_failed_node_is_asked_again_if_another_does_not_count() -> None:

@@ -272,16 +272,20 @@ def release_verdict(replies: Sequence[AckReply | None]) -> Verdict:
     missing replies may show the loss: the nodes that still had the lock key may be the faster ones.
     """
     quorum = majority(len(replies))
-    acks = [reply for reply in replies if isinstance(reply, Acknowledged)]
-    gone = sum(not ack.was_ours for ack in acks)
-    pending = list(replies).count(None)
+    released = gone = pending = 0
+    for reply in replies:
+        if reply is None:
+            pending += 1
+        elif isinstance(reply, Acknowledged):
+            released += 1
+            gone += not reply.was_ours
     if gone >= quorum:
         return Verdict.LOST
     if gone + pending >= quorum:
         return Verdict.PENDING
-    if len(acks) >= quorum:
+    if released >= quorum:
         return Verdict.REACHED
-    return Verdict.PENDING if len(acks) + pending >= quorum else Verdict.UNAVAILABLE
+    return Verdict.PENDING if released + pending >= quorum else Verdict.UNAVAILABLE
 
 
 def extend_verdict(replies: Sequence[ExtendReply | None], guarded: Container[int] = ()) -> Verdict:

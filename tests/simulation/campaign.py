@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
@@ -132,6 +132,11 @@ def control(sought: tuple[str, int | None]) -> dict[str, object]:
         "after schedules": counts.schedules,
         "of at most": most,
     }
+
+
+def is_missed(found: Mapping[str, object]) -> bool:
+    """Return whether a control has not found its bug; an exception may be the control's own."""
+    return found["found as"] in ("none", "error")
 
 
 def _found_as(counts: Counts) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from . import stream_bugs
 from .bugs import BUGS, FOUND_WITHIN, KNOWN_SEEDS, SEEDS, WITHOUT_GUARD
-from .campaign import FOUND_FROM_KNOWN, campaign, control
+from .campaign import FOUND_FROM_KNOWN, campaign, control, is_missed
 
 _FOUND_AS = {
     "no_confirm": "token",
@@ -75,6 +75,13 @@ def test_a_control_that_is_not_found_says_after_how_many(monkeypatch: pytest.Mon
     assert found == {
         "bug": WITHOUT_GUARD, "found as": "none", "after schedules": 2, "of at most": 2,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "missed"), [("none", True), ("error", True), ("exclusion", False)]
+)
+def test_a_bug_that_is_not_found_or_raises_is_missed(kind: str, missed: bool) -> None:
+    assert is_missed({"bug": WITHOUT_GUARD, "found as": kind}) is missed
 
 
 def test_a_control_without_a_number_takes_the_schedule_that_was_picked() -> None:

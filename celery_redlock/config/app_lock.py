@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +17,6 @@ from .settings import Settings, settings_from
 
 logger = logging.getLogger(__name__)
 _redlocks: WeakKeyDictionary[Celery, TaskLock] = WeakKeyDictionary()
-_making = threading.Lock()
 
 
 def redlock_of(app: Celery) -> TaskLock:
@@ -29,11 +27,11 @@ def redlock_of(app: Celery) -> TaskLock:
     """
     redlock = _redlocks.get(app)
     if redlock is None:
-        with _making:
-            redlock = _redlocks.get(app) or new_redlock(settings_from(app.conf))
-            # Each task asks for it. Celery looks for what nobody has set in all of its sources.
-            app.conf.setdefault("redlock_enabled", True)
-            _redlocks[app] = redlock
+        made = new_redlock(settings_from(app.conf))
+        # Each task asks for it. Celery looks for what nobody has set in all of its sources.
+        app.conf.setdefault("redlock_enabled", True)
+        # Another thread may have been first.
+        redlock = _redlocks.setdefault(app, made)
     return redlock
 
 

@@ -43,10 +43,9 @@ def declared_options(task: object) -> dict[str, object]:
     become a bound method, called with the task as its first argument.
     """
     declared: dict[str, object] = {}
-    owners = task.__mro__ if isinstance(task, type) else (task, *type(task).__mro__)
     cls = task if isinstance(task, type) else type(task)
     others, foreign = classes_in_use(cls), FOREIGN_OPTIONS - options_in_use(cls)
-    for owner in owners:
+    for owner in cls.__mro__ if task is cls else (task, *cls.__mro__):
         for name, value in () if owner in others else vars(owner).items():
             if name in foreign or (name.startswith("lock_") and name not in FOREIGN_OPTIONS):
                 unwrapped = value.__func__ if isinstance(value, staticmethod) else value
@@ -129,20 +128,16 @@ def refuse_per_call(task: Any, options: Mapping[str, object]) -> None:
     Raises:
         ConfigurationError: The message names the task, the option and the remedy.
     """
-    if _NO_PER_CALL.isdisjoint(options):
-        return
     # Celery would put them into the message's properties, where they have no effect.
-    in_use = options_in_use(type(task))
-    for name in sorted((FOREIGN_OPTIONS - in_use) & options.keys()):
-        if problem := foreign_option(name, options[name]):
-            raise ConfigurationError(
-                f"task {task.name!r}: {name} = {options[name]!r} {problem}, where the task is "
-                "defined"
-            )
-    for name in sorted(KNOWN_OPTIONS & options.keys()):
-        raise ConfigurationError(
-            f"task {task.name!r}: {name} is not a per-call option; set it where the task is defined"
-        )
+    for name in sorted(_NO_PER_CALL & options.keys()):
+        told = f"task {task.name!r}: {name}"
+        if name in KNOWN_OPTIONS:
+            remedy = "set it where the task is defined"
+            raise ConfigurationError(f"{told} is not a per-call option; {remedy}")
+        problem = foreign_option(name, options[name])
+        if problem and name not in options_in_use(type(task)):
+            given = repr(options[name])
+            raise ConfigurationError(f"{told} = {given} {problem}, where the task is defined")
 
 
 class _Reader(NamedTuple):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _UNTIL_EXECUTED = 'lock_lifetime="until_executed"'
 _HEIMDALLS_TIMEOUT_S = 3600
@@ -26,12 +26,11 @@ class _Foreign(NamedTuple):
     """
 
     package: str
-    types: type | tuple[type, ...]
-    instead: Callable[[object], str]
+    types: type[Any] | tuple[type[Any], ...]
+    instead: Callable[[Any], str]
 
 
-def _instead_of_once(value: object) -> str:
-    once = dict(value) if isinstance(value, dict) else {}
+def _instead_of_once(once: Mapping[str, Any]) -> str:
     lines = [
         'lock_lifetime="until_executing"' if once.get("unlock_before_run") else _UNTIL_EXECUTED
     ]
@@ -42,8 +41,7 @@ def _instead_of_once(value: object) -> str:
     return ", ".join(lines)
 
 
-def _instead_of_heimdall(value: object) -> str:
-    heimdall = dict(value) if isinstance(value, dict) else {}
+def _instead_of_heimdall(heimdall: Mapping[str, Any]) -> str:
     if "unique" not in heimdall:
         return ""
     lines = [_UNTIL_EXECUTED]
@@ -96,7 +94,7 @@ _DUPLICATES = frozenset(
 _ALWAYS_LOCKING = frozenset({"celery_once", "celery_singleton"})
 
 
-def foreign_option(name: str, value: object) -> str | None:
+def foreign_option(name: str, value: Any) -> str | None:
     """Return what is wrong with an option of another package, and the remedy; None: it is not one.
 
     Args:
@@ -108,7 +106,7 @@ def foreign_option(name: str, value: object) -> str | None:
         return None
     instead = foreign.instead(value)
     remedy = f"write {instead}" if instead else "remove it"
-    if isinstance(value, dict) and name == "heimdall" and _RATE_LIMITS & value.keys():
+    if name == "heimdall" and _RATE_LIMITS & value.keys():
         remedy += ": a lock limits no rate; keep HeimdallTask for that, on another task"
     return f"is an option of {foreign.package}, which has no effect here; {remedy}"
 
@@ -179,15 +177,16 @@ def foreign_setting(name: str) -> str | None:
         name: Name of the setting in lower case, without a namespace.
     """
     if name == "once":
-        package, instead = "celery-once", "redlock_nodes"
+        package = "celery-once"
     elif name.startswith("singleton_"):
-        package, instead = "celery-singleton", _SETTINGS.get(name, "")
+        package = "celery-singleton"
     elif name.startswith("heimdall_"):
-        package, instead = "celery-heimdall", _SETTINGS.get(name, "")
+        package = "celery-heimdall"
     else:
         return None
     if _is_installed(package.replace("-", "_")):
         return None
+    instead = _SETTINGS.get(name)
     remedy = f"set {instead} instead" if instead else "remove it"
     return f"is a setting of {package}, which is not installed; {remedy}"
 
@@ -197,6 +196,7 @@ def _is_installed(module: str) -> bool:
 
 
 _SETTINGS = {
+    "once": "redlock_nodes",
     "singleton_backend_url": "redlock_nodes",
     "singleton_key_prefix": "redlock_key_prefix",
     "singleton_raise_on_duplicate": 'redlock_on_conflict = "raise"',

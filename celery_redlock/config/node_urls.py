@@ -53,8 +53,8 @@ def fallback_node(conf: Mapping[str, Any]) -> tuple[str, str]:
             return source, url
     raise ConfigurationError(
         "redlock_nodes is not set, and neither the result backend nor the broker is a Redis server "
-        'to fall back on; set it to the URLs of 1, 3 or 5 independent servers, e.g. ["redis://a", '
-        '"redis://b", "redis://c"]'
+        "to fall back on; set it to the URLs of 1, 3 or 5 "
+        'independent servers, e.g. ["redis://a", "redis://b", "redis://c"]'
     )
 
 
@@ -78,7 +78,7 @@ def _as_node(url: object) -> str | None:
     if "ssl_cert_reqs" in kept:
         # Celery accepts the constant's name, redis-py only the word.
         kept["ssl_cert_reqs"] = kept["ssl_cert_reqs"].removeprefix("CERT_").lower()
-    database = query.get("db") or query.get("virtual_host", "").strip("/")
+    database = query.get("db") or query.get("virtual_host", "").removeprefix("/")
     if database:
         kept["db"] = database
     # urlunsplit would drop the slashes of unix:///path.

@@ -44,6 +44,7 @@ PREFIX = "redlock_"
 
 _UNSAFE_PREFIX = re.compile(r"[{}\s\x00-\x1f\x7f]")
 _Default = TypeVar("_Default", bool, None)
+_Seconds = TypeVar("_Seconds", float, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +122,9 @@ def beat_settings_from(conf: Mapping[str, Any]) -> BeatSettings:
     scheduler = given.get("redlock_beat_scheduler")
     if scheduler is not None and not isinstance(scheduler, (str, type)):
         _refuse("redlock_beat_scheduler", scheduler, "is not a class", "give a class or its path")
-    grace = "redlock_beat_misfire_grace_time"
     return BeatSettings(
         scheduler=scheduler,
-        misfire_grace_time=_seconds(given, grace, 0.0, least=1.0) if grace in given else None,
+        misfire_grace_time=_seconds(given, "redlock_beat_misfire_grace_time", None, least=1.0),
         publishes_without_quorum=choice == "publish",
     )
 
@@ -169,7 +169,7 @@ def settings_from(conf: Mapping[str, Any], *, needs_nodes: bool = True) -> Setti
 def _given(conf: Mapping[str, Any]) -> dict[str, Any]:
     """Return the user's settings by their lower-case names; None counts as not set."""
     # A pending configuration lists its keys only after one of them was read.
-    conf.get("redlock_nodes")
+    conf.get(PREFIX)
     namespace = getattr(conf, "prefix", None) or ""
     given: dict[str, Any] = {}
     for key in map(str, conf.keys()):
@@ -207,9 +207,11 @@ def _refuse(name: str, value: object, problem: str, remedy: str) -> NoReturn:
 
 
 def _seconds(
-    given: Mapping[str, Any], name: str, default: float, least: float = SHORTEST_S
-) -> float:
-    value = given.get(name, default)
+    given: Mapping[str, Any], name: str, default: _Seconds, least: float = SHORTEST_S
+) -> float | _Seconds:
+    if name not in given:
+        return default
+    value = given[name]
     return seconds_given(value, partial(_refuse, name, value), least)
 
 

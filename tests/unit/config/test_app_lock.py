@@ -7,10 +7,18 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.app.utils import Settings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from celery_redlock.config.app_lock import is_enabled, new_redlock, redlock_of
+from celery_redlock.config import app_lock
+from celery_redlock.config.app_lock import (
+    has_redlock,
+    is_enabled,
+    log_weak_locking,
+    new_redlock,
+    redlock_of,
+)
 from celery_redlock.config.settings import KNOWN_SETTINGS, settings_from
 from celery_redlock.redlock.errors import ConfigurationError
 from tests.support.processes.project import celery_to_itself
@@ -33,12 +41,29 @@ def test_an_app_has_one_lock_and_another_app_has_its_own(bare: Celery, app: Cele
     redlock.close()
 
 
-def test_a_lock_has_the_settings_of_its_app(bare: Celery) -> None:
-    bare.conf.redlock_max_ttl = 77.0
-    redlock = new_redlock(settings_from(bare.conf))
-    assert redlock.max_ttl == 77.0
-    assert [node.name for node in redlock.nodes] == ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]
+def test_a_lock_that_is_made_needs_no_settings_any_more(bare: Celery) -> None:
+    assert not has_redlock(bare)
+    redlock = redlock_of(bare)
+    assert has_redlock(bare)
+    bare.conf.redlock_nodes = []
+    assert redlock_of(bare) is redlock
     redlock.close()
+
+
+def test_a_lock_has_the_settings_of_its_app(bare: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "node_timeout": 0.5,
+        "max_ttl": 77.0,
+        "max_clock_skew": 2.0,
+        "restart_guard": False,
+        "key_prefix": "bank",
+        "idle_timeout": 7.0,
+        "max_connections": 5,
+    }
+    bare.conf.update({f"redlock_{name}": value for name, value in given.items()})
+    monkeypatch.setattr(app_lock, "TaskLock", lambda *nodes, **more: (*nodes, more))
+    made: Any = new_redlock(settings_from(bare.conf))
+    assert made == (tuple(NODES), given)
 
 
 def test_after_refused_settings_corrected_ones_make_the_lock(bare: Celery) -> None:
@@ -61,14 +86,14 @@ def test_tasks_are_locked_unless_that_is_switched_off(
 
 @pytest.mark.parametrize(("said", "enabled"), [({}, True), ({"redlock_enabled": False}, False)])
 def test_once_there_is_a_lock_the_switch_is_found_at_once_and_still_works(
-    bare: Celery, said: dict[str, bool], enabled: bool
+    bare: Celery, said: dict[str, bool], enabled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare.conf.update(said)
     redlock_of(bare).close()
-    found_first: Any = bare.conf.changes
-    assert found_first["redlock_enabled"] is enabled
+    # That is what takes long.
+    monkeypatch.setattr(Settings, "get", None)
+    assert is_enabled(bare) is enabled
     bare.conf.redlock_enabled = not enabled
-    redlock_of(bare)
     assert is_enabled(bare) is not enabled
 
 
@@ -89,6 +114,37 @@ def test_the_switch_is_what_celery_finds(
             one.conf.add_defaults({name: value})
         found_by_celery = one.conf.get("redlock_enabled")
         assert is_enabled(one) is (found_by_celery is not False)
+
+
+@pytest.fixture
+def _nothing_logged() -> Iterator[None]:
+    """As if nothing had been warned of yet."""
+    app_lock._warn_disabled.cache_clear()
+    yield
+    app_lock._warn_disabled.cache_clear()
+
+
+@pytest.mark.usefixtures("_nothing_logged")
+def test_locking_that_is_switched_off_is_warned_of_once(
+    bare: Celery, log: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare.conf.update(redlock_enabled=False, redlock_nodes=None)
+    # Beat makes its scheduler before it sets up its log.
+    monkeypatch.setattr(app_lock.logger, "hasHandlers", lambda: False)
+    log_weak_locking(bare)
+    monkeypatch.undo()
+    for _ in range(2):
+        log_weak_locking(bare)
+    said = "locking switched off: redlock_enabled is False, tasks run without a lock"
+    assert log() == [("WARNING", said)] * 2
+
+
+def test_locking_on_nodes_is_not_warned_of_but_checked(bare: Celery, log: Any) -> None:
+    log_weak_locking(bare)
+    assert log() == []
+    bare.conf.redlock_nodes = None
+    with pytest.raises(ConfigurationError, match="redlock_nodes is not set"):
+        log_weak_locking(bare)
 
 
 _URLS = st.one_of(

@@ -11,8 +11,12 @@ import pytest
 from celery import Celery, Task
 
 from celery_redlock import SingletonTask
-from celery_redlock.config.declared_options import declared_options, lock_options
-from celery_redlock.config.foreign_options import foreign_option
+from celery_redlock.config.declared_options import (
+    declared_options,
+    lock_options,
+    refuse_per_call,
+)
+from celery_redlock.config.foreign_options import foreign_option, is_foreign_duplicate
 from celery_redlock.config.settings import settings_from
 from celery_redlock.redlock.errors import ConfigurationError
 
@@ -32,12 +36,12 @@ NODES = ["redis://a", "redis://b", "redis://c"]
             {"graceful": True, "unlock_before_run": True},
             'lock_lifetime="until_executing"',
         ),
-        ("unique_on", ["a", "b"], f'{UNTIL_EXECUTED}, lock_key=["a", "b"]'),
-        ("unique_on", "a", f'{UNTIL_EXECUTED}, lock_key=["a"]'),
+        ("unique_on", ["b", "a"], f'{UNTIL_EXECUTED}, lock_key=["b", "a"]'),
+        ("unique_on", "user", f'{UNTIL_EXECUTED}, lock_key=["user"]'),
         ("once", {"graceful": True, "keys": None}, UNTIL_EXECUTED),
         ("unique_on", [], UNTIL_EXECUTED),
         ("unique_on", "", UNTIL_EXECUTED),
-        ("unique_on", {"b", "a"}, f'{UNTIL_EXECUTED}, lock_key=["a", "b"]'),
+        ("unique_on", {"b", 0, "a"}, f'{UNTIL_EXECUTED}, lock_key=[0, "a", "b"]'),
         ("raise_on_duplicate", True, 'lock_on_conflict="raise"'),
         ("heimdall", {"unique": True}, UNTIL_EXECUTED),
         (
@@ -55,6 +59,14 @@ NODES = ["redis://a", "redis://b", "redis://c"]
             {"unique": True, "key": "sync-{0}"},
             f"{UNTIL_EXECUTED}, lock_key=[] (one lock for the task)",
         ),
+        (
+            "heimdall",
+            {"unique": True, "unique_raises": True, "key": len},
+            (
+                f"{UNTIL_EXECUTED}, lock_key=<a function with the task's own parameters>, "
+                'lock_on_conflict="raise"'
+            ),
+        ),
     ],
 )
 def test_what_to_write_instead_is_told(name: str, value: object, instead: str) -> None:
@@ -63,16 +75,21 @@ def test_what_to_write_instead_is_told(name: str, value: object, instead: str) -
     assert problem.endswith(f"; write {instead}")
 
 
-@pytest.mark.parametrize("unique", [{}, {"unique": True}])
-def test_a_rate_limit_is_told_to_have_no_counterpart(unique: dict[str, object]) -> None:
-    problem = foreign_option("heimdall", {**unique, "times": 2, "per": 60})
-    assert problem is not None
-    assert ("until_executed" in problem) is bool(unique)
-    assert problem.endswith("a lock limits no rate; keep HeimdallTask for that, on another task")
+@pytest.mark.parametrize(
+    ("unique", "remedy"), [({}, "remove it"), ({"unique": True}, f"write {UNTIL_EXECUTED}")]
+)
+def test_a_rate_limit_is_told_to_have_no_counterpart(
+    unique: dict[str, object], remedy: str
+) -> None:
+    assert foreign_option("heimdall", {**unique, "times": 2, "per": 60}) == (
+        f"is an option of celery-heimdall, which has no effect here; {remedy}: "
+        "a lock limits no rate; keep HeimdallTask for that, on another task"
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("raise_on_duplicate", False), ("lock_expiry", 60), ("lock_expiry", None)]
+    ("name", "value"),
+    [("raise_on_duplicate", False), ("lock_expiry", 60), ("lock_expiry", None), ("heimdall", {})],
 )
 def test_what_has_no_counterpart_is_to_be_removed(name: str, value: object) -> None:
     problem = foreign_option(name, value)
@@ -122,22 +139,25 @@ def test_a_call_that_has_one_is_refused() -> None:
         sync.apply_async((1,), once={"graceful": True})
 
 
+@pytest.fixture
+def _none_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("celery_once", "celery_singleton", "celery_heimdall"):
+        monkeypatch.delitem(sys.modules, package, raising=False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+
+
+@pytest.mark.usefixtures("_none_is_installed")
 @pytest.mark.parametrize(
     ("conf", "said"),
     [
         ({"ONCE": {"backend": "x"}}, "ONCE is a setting of celery-once.*set redlock_nodes"),
         ({"singleton_backend_url": "redis://a"}, "singleton_backend_url .*set redlock_nodes"),
-        ({"heimdall_lock_prefix": "bank"}, "heimdall_lock_prefix .*set redlock_key_prefix"),
+        ({"heimdall_lock_prefix": "bank"}, "is a setting of celery-heimdall.*redlock_key_prefix"),
         ({"heimdall_unique_timeout": 60}, "heimdall_unique_timeout .*remove it"),
         ({"singleton_lock_expiry": 60}, "singleton_lock_expiry .*remove it"),
     ],
 )
-def test_a_setting_that_was_left_over_is_refused(
-    conf: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for package in ("celery_once", "celery_singleton", "celery_heimdall"):
-        monkeypatch.delitem(sys.modules, package, raising=False)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+def test_a_setting_that_was_left_over_is_refused(conf: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         settings_from({"redlock_nodes": NODES, **conf})
 
@@ -156,6 +176,7 @@ def test_a_setting_of_a_package_that_is_not_loaded_yet_stays(
     assert settings_from({"redlock_nodes": NODES, "ONCE": {}}).nodes == tuple(NODES)
 
 
+@pytest.mark.usefixtures("_none_is_installed")
 def test_a_name_of_another_package_outside_of_the_namespace_is_no_setting() -> None:
     class Source:
         CELERY_REDLOCK_NODES = NODES
@@ -164,6 +185,23 @@ def test_a_name_of_another_package_outside_of_the_namespace_is_no_setting() -> N
     app = Celery("bank", set_as_current=False)
     app.config_from_object(Source, namespace="CELERY")
     assert settings_from(app.conf).nodes == tuple(NODES)
+
+
+def raised(*, cause: Exception | None = None, context: Exception | None = None) -> Exception:
+    error = ValueError()
+    error.__cause__, error.__context__ = cause, context
+    return error
+
+
+def test_the_error_of_another_package_for_a_duplicate_is_known() -> None:
+    duplicate = type("AlreadyQueued", (Exception,), {"__module__": "celery_once.tasks"})()
+    derived = type("Mine", (type(duplicate),), {})()
+    for known in (duplicate, derived, raised(cause=duplicate), raised(context=duplicate)):
+        assert is_foreign_duplicate(known)
+        assert is_foreign_duplicate(raised(context=known))
+    of_another = type("AlreadyQueued", (Exception,), {})()
+    for unknown in (of_another, raised(cause=of_another, context=duplicate), raised()):
+        assert not is_foreign_duplicate(unknown)
 
 
 class QueueOnce(Task):  # type: ignore[type-arg]
@@ -181,8 +219,23 @@ def test_a_task_with_both_classes_keeps_the_options_of_both() -> None:
         once: ClassVar[dict[str, bool]] = {"graceful": False}
         lock_key = "k"
 
-    assert declared_options(Both)["lock_key"] == "k"
+    assert declared_options(Both)["lock_key"] == declared_options(Both())["lock_key"] == "k"
     assert not {"once", "lock_and_run"} & declared_options(Both).keys()
+    assert not {"once", "lock_and_run"} & declared_options(Both()).keys()
+    refuse_per_call(Both(), {"once": {}})
+
+
+def test_an_expiry_of_the_other_package_is_no_unknown_option() -> None:
+    class Singleton(Task):  # type: ignore[type-arg]
+        abstract = True
+
+    Singleton.__module__ = "celery_singleton"
+
+    class Both(Singleton, SingletonTask):
+        abstract = True
+        lock_expiry = 60
+
+    assert "lock_expiry" not in declared_options(Both)
 
 
 def test_with_the_classes_the_other_way_round_the_options_are_refused() -> None:
@@ -202,7 +255,8 @@ def test_a_class_that_comes_after_ours_is_refused_with_the_right_order(package: 
         "Behind", (SingletonTask, other), exec_body=lambda body: body.update(abstract=True)
     )
 
-    with pytest.raises(ConfigurationError, match=r"'sync' has Other .*BothLocks\(Other, Singlet"):
+    said = rf"'sync' has Other of {package.replace('_', '-')} as .*BothLocks\(Other, Singlet"
+    with pytest.raises(ConfigurationError, match=said):
 
         @app.task(base=behind, name="sync", shared=False, lazy=False)
         def sync(a: int) -> None: ...
@@ -215,7 +269,11 @@ def test_a_token_parameter_beside_another_packages_class_is_refused() -> None:
     class Both(QueueOnce, SingletonTask):
         abstract = True
 
-    with pytest.raises(ConfigurationError, match=r"'sync' takes .* read self\.fencing_token"):
+    said = r"'sync' takes .* which QueueOnce would .* read self\.fencing_token"
+    with pytest.raises(ConfigurationError, match=said):
 
         @app.task(base=Both, name="sync", shared=False, lazy=False)
         def sync(a: int, *, fencing_token: int) -> None: ...
+
+    @app.task(base=Both, name="other", shared=False, lazy=False)
+    def other(a: int) -> None: ...

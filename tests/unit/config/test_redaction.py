@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import types
@@ -95,10 +96,18 @@ def test_the_setting_itself_stays_what_it_is() -> None:
     assert settings_from(made.conf).nodes == tuple(nodes)
 
 
-def test_celery_is_told_once() -> None:
-    before = utils.HIDDEN_SETTINGS  # type: ignore[attr-defined]
+def test_celery_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(utils, "HIDDEN_SETTINGS", re.compile("API|PASS", re.IGNORECASE))
+    shown: Any = {"redlock_nodes": [SECRET], "redlock_node_timeout": 8, "api_key": SECRET}
     hide_nodes()
-    assert utils.HIDDEN_SETTINGS is before  # type: ignore[attr-defined]
+    once = utils.HIDDEN_SETTINGS  # type: ignore[attr-defined]
+    assert utils.filter_hidden_settings(shown) == {
+        "redlock_nodes": "********",
+        "redlock_node_timeout": 8,
+        "api_key": "********",
+    }
+    hide_nodes()
+    assert utils.HIDDEN_SETTINGS is once  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, Task
 
 from celery_redlock import SingletonTask
-from celery_redlock.config.task_config import task_lock_config
+from celery_redlock.config.task_config import (
+    checked_at_binding,
+    is_singleton,
+    refusing_later,
+    task_lock_config,
+)
 from celery_redlock.redlock.errors import ConfigurationError
 
 
@@ -88,6 +93,10 @@ def test_an_invalid_option_is_refused_by_the_name_of_its_task(app: Celery) -> No
 
     with pytest.raises(ConfigurationError, match=r"shop\.wrong.*lock_ttl"):
         task_lock_config(Wrong, app)
+    with pytest.raises(ConfigurationError, match=r"shop\.wrong.*lock_ttl"):
+        checked_at_binding(Wrong, app)
+    with refusing_later():
+        assert checked_at_binding(Wrong, app) is None
 
 
 def test_a_task_is_configured_before_the_nodes_are_known(app: Celery) -> None:
@@ -97,3 +106,16 @@ def test_a_task_is_configured_before_the_nodes_are_known(app: Celery) -> None:
     def body() -> None: ...
 
     assert task_lock_config(body, app).rule.key_for((), {}) == "t"
+
+
+def test_tasks_of_a_singletons_class_are_singletons_but_not_celerys(app: Celery) -> None:
+    app.task_cls = SingletonTask  # type: ignore[assignment]
+
+    @app.task(name="locked", lazy=False)
+    def locked() -> None: ...
+
+    @app.task(base=Task, name="plain", lazy=False)
+    def plain() -> None: ...
+
+    accumulate = app.tasks["celery.accumulate"]
+    assert [is_singleton(task) for task in (locked, plain, accumulate)] == [True, False, False]

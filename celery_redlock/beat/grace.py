@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NoReturn
@@ -28,6 +29,7 @@ _DEFAULT_S = 60.0
 _SHARE = 24
 """The default is the time to the next slot, which counts for a day at most, divided by this."""
 _LONGEST_DEFAULT_S = 86_400.0 / _SHARE
+_QUIET_S = 60.0
 
 
 class Graces:
@@ -40,8 +42,7 @@ class Graces:
 
     def __init__(self, setting: float | None, now: Callable[[], float]) -> None:
         self._setting = setting
-        self._now = now
-        self._refused: dict[str, ThrottledLog] = {}
+        self._refused = defaultdict[str, ThrottledLog](partial(ThrottledLog, now, _QUIET_S))
 
     def grace(self, entry: Any, until_next_s: float) -> float:
         """Return the grace of a tick of `entry` by the time to its next one; both in seconds."""
@@ -74,9 +75,8 @@ class Graces:
             own = grace_named_by(entry.options)
         except ConfigurationError as error:
             # In a row of a table, perhaps, which anybody edits while beat runs.
-            log = self._refused.setdefault(entry.name, ThrottledLog(self._now))
             logger.log(
-                log.occurred(logging.ERROR),
+                self._refused[entry.name].occurred(logging.ERROR),
                 "grace time of entry ignored entry=%s error=%s", entry.name, error,
             )  # fmt: skip
             own = None

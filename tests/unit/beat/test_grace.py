@@ -16,6 +16,7 @@ from celery_redlock.beat.grace import Graces, grace_named_by
 from celery_redlock.beat.slot_schedule import until_next
 from celery_redlock.beat.slots import Moment, slots_between
 from celery_redlock.redlock.errors import ConfigurationError
+from tests.support.fakes.fake_clock import FakeClock
 
 HEADER = "redlock_beat_misfire_grace_time"
 """As the documentation says."""
@@ -158,16 +159,20 @@ def test_an_entry_need_not_name_a_grace(options: Any) -> None:
     assert grace_named_by(options) is None
 
 
-def test_a_row_whose_grace_is_not_valid_goes_by_its_schedule(
+def test_a_row_whose_grace_is_not_valid_is_told_once_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     row = SimpleNamespace(name="row", options={"headers": {HEADER: "soon"}})
-    all_of_them = graces(90.0)
+    clock = FakeClock()
+    all_of_them = Graces(90.0, clock.now)
     assert [all_of_them.grace(row, 1.0), all_of_them.grace(row, 1.0)] == [90.0, 90.0]
     other = SimpleNamespace(name="other", options={"headers": {HEADER: "soon"}})
     all_of_them.grace(other, 1.0)
+    for seconds in (59, 1):
+        clock.move(seconds)
+        all_of_them.grace(row, 1.0)
     told = [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
     said = f"error={HEADER} = 'soon'"
     assert [line.partition(said)[:2] for line in told] == [
-        (f"grace time of entry ignored entry={name} ", said) for name in ("row", "other")
+        (f"grace time of entry ignored entry={name} ", said) for name in ("row", "other", "row")
     ]

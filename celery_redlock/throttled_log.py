@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 
@@ -23,7 +24,7 @@ class ThrottledLog:
         self._now = now
         self._quiet = quiet
         self._is_logged = False
-        self._quiet_until = float("-inf")
+        self._quiet_until = -math.inf
 
     def occurred(self, level: int) -> int:
         """Count one more event, and return the level to log it at.

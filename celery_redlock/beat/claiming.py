@@ -12,6 +12,7 @@ import datetime as dt
 import functools
 import itertools
 import logging
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -63,10 +64,10 @@ class ShowsLiveness(Scheduler):
         log_weak_locking(self.app)
         return LivenessFile(self.app)
 
-    def tick(self, *args: Any, **kwargs: Any) -> float:
+    def tick(self) -> float:  # type: ignore[override]  # nobody passes anything
         """Process due entries; return the seconds until the next call."""
         self._show_life()
-        return min(super().tick(*args, **kwargs), _LONGEST_PAUSE_S)
+        return min(super().tick(), _LONGEST_PAUSE_S)
 
     def _show_life(self) -> None:
         self._liveness.touch()
@@ -141,14 +142,14 @@ class ClaimsTicks(SharesRows, ShowsLiveness):
             ConfigurationError: The message names the node or the entry.
         """
         self._redlock.check()
-        check_names(self.app.conf.beat_schedule or {})
-        self._check(self.app.conf.beat_schedule or {})
+        check_names(self.app.conf.beat_schedule)
+        self._check(self.app.conf.beat_schedule)
         self._set_up_at = self._redlock.clock.now()
         super().setup_schedule()
         self._check(self.schedule)
 
     def _check(self, entries: Mapping[str, Any]) -> None:
-        for name, entry in dict(entries).items():
+        for name, entry in entries.items():
             due: Any = entry.get("schedule") if isinstance(entry, dict) else entry.schedule
             try:
                 slots.check(maybe_schedule(due, app=self.app))
@@ -195,11 +196,11 @@ class ClaimsTicks(SharesRows, ShowsLiveness):
             self._heap = None
             self._look()
 
-    def populate_heap(self, *args: Any, **kwargs: Any) -> None:
+    def populate_heap(self) -> None:  # type: ignore[override]
         """Order the entries by their next slots."""
         self._look()
         with self._due_at_slots(self.schedule.values()):
-            super().populate_heap(*args, **kwargs)
+            super().populate_heap()
 
     def adjust(self, n: Any, drift: float = 0.0) -> Any:  # noqa: ARG002
         """Return `n` unchanged: Celery's 10 ms head start would spin until the slot has come."""
@@ -217,18 +218,18 @@ class ClaimsTicks(SharesRows, ShowsLiveness):
     def _due_at_slots(self, entries: Iterable[Any]) -> contextlib.AbstractContextManager[None]:
         return due_at_slots(entries, self._now, self._seen, self._unadvanced)
 
-    def tick(self, *args: Any, **kwargs: Any) -> float:
+    def tick(self) -> float:  # type: ignore[override]  # nobody passes anything
         """Process due entries; return the seconds until the next call."""
         if not self._is_clock_right():
             self._show_life()
-            self._queue.busy_since = float("inf")
+            self._queue.busy_since = math.inf
             return _AGAIN_S
         self._queue.busy_since = min(self._queue.busy_since, self._redlock.clock.now())
         began = self._now()
         if self._in_force.looked_at is None:
             self._begin_schedule(began)
         self._check_clock(began)
-        pause = super().tick(*args, **kwargs)
+        pause = super().tick()
         self._end_look(began)
         # Only when all entries have been asked: ticks are processed in the order of their slots.
         if pause > 0 or len(self._queue) >= _MOST_AT_ONCE:
@@ -238,7 +239,7 @@ class ClaimsTicks(SharesRows, ShowsLiveness):
             pause -= self._redlock.clock.now() - asked_at
         pause = max(0.0, min(pause, self._queue.until_next()))
         if pause:
-            self._queue.busy_since = float("inf")
+            self._queue.busy_since = math.inf
         return pause
 
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
@@ -270,7 +271,7 @@ class ClaimsTicks(SharesRows, ShowsLiveness):
         return entry
 
     def _show_life(self) -> None:
-        if not self._queue.is_paused:
+        if not self._queue.is_paused():
             super()._show_life()
 
     # ---- ticks

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import random
 import signal
 import socket
 import threading
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 
 from kombu.exceptions import OperationalError
 
@@ -30,7 +32,6 @@ _QUIET_S = 60.0
 _PAUSE_S = 30.0
 """Other replicas may publish every tick since a failure here; it counts for so long."""
 _LONGEST_WORK_S = 5.0
-_TRIES_TO_MARK = 3
 _MOST_NOTED = 100
 _NOTE_AGAIN_S = 5.0
 # A host's name may be any bytes, and is then not text.
@@ -59,6 +60,9 @@ class TickQueue:
         settings: Beat's settings.
     """
 
+    _blocked_by = ""
+    """What keeps all ticks from being published, as the last failure has shown; '': nothing."""
+
     def __init__(
         self,
         claims: Claims,
@@ -71,12 +75,14 @@ class TickQueue:
         self._publish_message = publish
         self._is_clock_right = is_clock_right
         self._settings = settings
-        self.busy_since = float("inf")
+        self.busy_since = math.inf
         self._ticks: list[Tick] = []
         self._missed: deque[Tick] = deque(maxlen=_MOST_NOTED)
-        self._blocked_by: str | None = None
-        self._blocked_until = self._failed_at = self._note_at = float("-inf")
-        self._throttles: dict[tuple[str, str], ThrottledLog] = {}
+        self._blocked_until = self._failed_at = self._note_at = -math.inf
+        self._unclaimed_logs, self._failed_logs, self._missed_logs = (
+            defaultdict[str, ThrottledLog](partial(ThrottledLog, self._clock.now, _QUIET_S))
+            for _ in range(3)
+        )
 
     def __len__(self) -> int:
         return len(self._ticks)
@@ -109,14 +115,12 @@ class TickQueue:
 
     def until_next(self) -> float:
         """Return the seconds until a tick is ready; infinity when the queue is empty."""
-        at = min((tick.at for tick in self._ticks), default=float("inf"))
+        at = min((tick.at for tick in self._ticks), default=math.inf)
         return max(at, self._blocked_until) - self._clock.now()
 
-    @property
     def is_paused(self) -> bool:
-        """Whether no tick can be published, as the last try has shown."""
-        is_recent = self._clock.now() - self._failed_at < _PAUSE_S
-        return self._blocked_by is not None and is_recent
+        """Return whether no tick can be published, as the last try has shown."""
+        return bool(self._blocked_by) and self._clock.now() - self._failed_at < _PAUSE_S
 
     def process_ready(self) -> None:
         """Process every ready tick; a tick that fails raises nothing and is tried again.
@@ -172,12 +176,12 @@ class TickQueue:
                 announce(tick, "elsewhere")
                 return Outcome.DONE
             # The claimant may have died before publishing.
-            return self._postpone(tick, max(0.1, held.remaining) + random.uniform(0.0, 0.2))
+            return self._postpone(tick, held.remaining + random.uniform(0.1, 0.3))
         except RedlockError as error:
             if not self._settings.publishes_without_quorum:
                 return self._pause("no quorum", tick, error)
             logger.log(
-                self._level("unclaimed", tick),
+                self._unclaimed_logs[tick.entry.name].occurred(logging.ERROR),
                 "tick published unclaimed entry=%s slot=%s error=%s",
                 tick.entry.name, tick.time, error,
             )  # fmt: skip
@@ -198,7 +202,7 @@ class TickQueue:
             if _is_brokers(error):
                 return self._pause("no broker", tick, error)
             logger.log(
-                self._level("not published", tick),
+                self._failed_logs[tick.entry.name].occurred(logging.ERROR),
                 "tick not published entry=%s slot=%s error=%s", tick.entry.name, tick.time, error,
             )  # fmt: skip
             return self._postpone(tick, _AGAIN_S)
@@ -243,22 +247,14 @@ class TickQueue:
         """Mark the claim published, so that no other replica publishes the tick again."""
         if claim is None:
             return
-        problem: object = "it had expired"
-        for _ in range(_TRIES_TO_MARK):
-            if claim.deadline <= self._clock.now():
-                break
-            try:
-                self._claims.mark_published(claim, tick)
-            except RedlockError as error:
-                problem = error
-            else:
-                return
-        logger.warning(
-            "claim not marked published, tick may be published again entry=%s slot=%s error=%s",
-            tick.entry.name,
-            tick.time,
-            problem,
-        )
+        try:
+            self._claims.mark_published(claim, tick)
+        except RedlockError as error:
+            # The lock's keeper goes on trying.
+            logger.warning(
+                "claim not marked published, tick may be published again entry=%s slot=%s error=%s",
+                tick.entry.name, tick.time, error,
+            )  # fmt: skip
 
     def _release(self, tick: Tick, claim: Lease | None) -> None:
         if claim is None:
@@ -268,10 +264,8 @@ class TickQueue:
         except RedlockError as error:
             logger.warning(
                 "claim not released, tick delayed entry=%s slot=%s error=%s",
-                tick.entry.name,
-                tick.time,
-                error,
-            )
+                tick.entry.name, tick.time, error,
+            )  # fmt: skip
 
     def _is_too_late(self, tick: Tick) -> bool:
         late = self._clock.wall_us() / 1e6 - tick.slot.timestamp()
@@ -283,7 +277,7 @@ class TickQueue:
         longest += min(self.busy_s(), tick.until_next)
         if late <= longest:
             return False
-        level = self._level("missed", tick)
+        level = self._missed_logs[tick.entry.name].occurred(logging.ERROR)
         if level > logging.DEBUG:
             self.note_missed(tick)
         logger.log(
@@ -317,14 +311,7 @@ class TickQueue:
     def _resume(self) -> None:
         if self._blocked_by:
             logger.warning("tick publishing resumed after=%s count=%d", self._blocked_by, len(self))
-            self._blocked_by = None
-
-    def _level(self, event: str, tick: Tick) -> int:
-        """Return ERROR once a minute for each kind of event and entry, else DEBUG."""
-        kind = event, tick.entry.name
-        if kind not in self._throttles:
-            self._throttles[kind] = ThrottledLog(self._clock.now, _QUIET_S)
-        return self._throttles[kind].occurred(logging.ERROR)
+            self._blocked_by = ""
 
 
 def announce(tick: Tick, outcome: str) -> None:

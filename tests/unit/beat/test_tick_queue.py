@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import socket
 import subprocess
@@ -85,6 +86,12 @@ def other(nodes: FakeNodes) -> Replica:
     return Replica(nodes.redlock())
 
 
+def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """Return the lines that were logged, without the name of the entry and the slot."""
+    of_tick = f" entry=entry slot={tick(0).time}"
+    return [(r.levelname, r.getMessage().replace(of_tick, "")) for r in caplog.records]
+
+
 def die(tick: Tick) -> None:
     """Be killed: nothing of what follows in this process happens."""
     raise KeyboardInterrupt
@@ -109,7 +116,8 @@ def test_each_replica_tells_what_became_of_a_tick(
 ) -> None:
     told: list[tuple[str, str]] = []
 
-    def note(entry: ScheduleEntry, outcome: str, **_: Any) -> None:
+    def note(entry: ScheduleEntry, slot: str, outcome: str, **_: Any) -> None:
+        assert slot == f"1970-01-12T13:46:4{outcome == 'missed':d}Z"
         told.append((str(entry.task), outcome))
 
     tick_processed.connect(note)
@@ -129,15 +137,22 @@ def test_ticks_are_taken_in_the_order_of_their_slots(one: Replica, clock: FakeCl
     assert one.published == [("b", 1), ("a", 3), ("b", 5), ("c", 7), ("a", 9)]
 
 
+@pytest.mark.parametrize(("end", "later"), [(min, 0.1), (max, 0.3)])
 def test_a_tick_is_taken_over_if_its_replica_died_unpublished(
-    one: Replica, other: Replica, clock: FakeClock
+    one: Replica,
+    other: Replica,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+    end: Callable[..., float],
+    later: float,
 ) -> None:
+    monkeypatch.setattr("random.uniform", end)
     one.on_publish = die
     with pytest.raises(KeyboardInterrupt):
         one.take(tick(0))
     other.take(tick(0))
     assert other.slots() == []
-    assert CLAIM_S <= other.queue.until_next() < CLAIM_S + 0.3
+    assert other.queue.until_next() == pytest.approx(CLAIM_S + later)
     clock.move(other.queue.until_next())
     other.queue.process_ready()
     assert other.slots() == [0]
@@ -179,23 +194,29 @@ def test_a_claim_is_kept_for_longer_than_any_replica_looks_back(
         is_asked = tick(0).key in late.redlock.asked
 
 
-def test_a_replica_stopped_after_its_claim_does_not_publish(
-    one: Replica, other: Replica, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("stopped", "is_over"), [(9.5, False), (10.0, True), (15.0, True)])
+def test_a_replica_stopped_until_its_claim_is_over_does_not_publish(
+    one: Replica,
+    other: Replica,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+    stopped: float,
+    is_over: bool,
 ) -> None:
     reserve = one.redlock.reserve
 
     def reserve_and_stop(*args: Any, **kwargs: Any) -> Any:
         lease = reserve(*args, **kwargs)
-        clock.move(15)
+        clock.move(stopped)
         other.take(tick(0))
         return lease
 
     monkeypatch.setattr(one.redlock, "reserve", reserve_and_stop)
     one.take(tick(0))
     monkeypatch.undo()
-    assert (one.slots(), other.slots()) == ([], [0])
     one.queue.process_ready()
-    assert (one.slots(), len(one.queue)) == ([], 0)
+    assert (one.slots(), other.slots()) == (([], [0]) if is_over else ([0], []))
+    assert len(one.queue) == 0
 
 
 def test_a_replica_stopped_before_its_claim_comes_too_late(
@@ -213,10 +234,27 @@ def test_a_replica_stopped_before_its_claim_comes_too_late(
     assert (one.slots(), len(one.queue)) == ([], 0)
 
 
+def test_a_tick_claimed_too_late_is_left_to_patient_replicas(
+    one: Replica, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve = one.redlock.reserve
+
+    def reserve_slowly(*args: Any, **kwargs: Any) -> Any:
+        lease = reserve(*args, **kwargs)
+        clock.move(3)
+        return lease
+
+    monkeypatch.setattr(one.redlock, "reserve", reserve_slowly)
+    clock.move(GRACE - 1)
+    one.take(tick(0))
+    assert (one.slots(), len(one.queue)) == ([], 0)
+    assert one.redlock.read_holder(tick(0).key) is None
+
+
 def test_beat_is_not_kept_from_ticking_by_much_work(one: Replica, clock: FakeClock) -> None:
-    one.on_publish = lambda tick: clock.move(2)
+    one.on_publish = lambda tick: clock.move(2.5)
     one.take(*[tick(n / 10) for n in range(10)])
-    assert 2 <= len(one.published) <= 4
+    assert len(one.published) == 3
     assert one.queue.until_next() <= 0
     while len(one.queue):
         one.queue.process_ready()
@@ -235,6 +273,26 @@ def test_a_tick_is_made_up_for_within_the_grace_and_not_later(
     assert errors(caplog) == [
         "tick missed entry=entry slot=1970-01-12T13:46:39.900000Z late_s=60.1"
     ]
+
+
+@pytest.mark.parametrize(
+    ("busy", "late", "is_missed"),
+    [(20, 80, False), (20, 80.1, True), (40, 90, False), (40, 90.1, True)],
+)
+def test_while_it_is_busy_a_replica_may_be_later_by_a_period(
+    one: Replica, clock: FakeClock, busy: float, late: float, is_missed: bool
+) -> None:
+    clock.move(late)
+    one.queue.busy_since = clock.now() - busy
+    one.take(replace(tick(0), until_next=30.0))
+    assert one.slots() == ([] if is_missed else [0])
+
+
+def test_ticks_of_slots_to_come_can_be_dropped(one: Replica) -> None:
+    one.queue.add([tick(0, "past"), tick(1, "now"), tick(2, "to come")])
+    one.queue.drop_after(slot(1))
+    entries = ["past", "now", "to come"]
+    assert [one.queue.is_waiting_for(entry) for entry in entries] == [True, True, False]
 
 
 def note_of(replica: Replica, missed: Tick) -> str | None:
@@ -298,6 +356,20 @@ def test_a_tick_seen_in_time_may_be_taken_over_after_the_grace(
     assert other.slots() == [0]
 
 
+def test_an_entry_that_fails_to_publish_is_missed_aloud(
+    one: Replica, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock.move(GRACE - 1)
+    one.on_publish = fail(ValueError("not JSON"))
+    one.take(tick(0))
+    clock.move(CLAIM_S + 3)
+    one.queue.process_ready()
+    assert [line.partition(" entry")[0] for line in errors(caplog)] == [
+        "tick not published",
+        "tick missed",
+    ]
+
+
 def test_what_is_missed_for_long_is_said_once_a_minute(
     one: Replica, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -343,7 +415,9 @@ def test_without_a_quorum_the_nodes_are_asked_once_a_second(
         clock.move(0.1)
     assert 10 <= len(one.redlock.asked) <= 11
     assert 0 < one.queue.until_next() <= 1
-    assert len(errors(caplog)) == 1
+    [(level, line)] = lines(caplog)
+    assert level == "ERROR"
+    assert line.startswith("tick publishing paused reason=no quorum error=cannot lock")
     nodes.is_up = True
     clock.move(1)
     one.queue.process_ready()
@@ -371,20 +445,68 @@ def test_ticks_may_be_published_unclaimed_by_every_replica(
 ) -> None:
     nodes.is_up = False
     replicas = [Replica(nodes.redlock(), redlock_beat_on_unavailable="publish") for _ in range(2)]
+    replicas[0].on_publish = fail(OperationalError("refused"))
+    replicas[0].take(tick(0, "other"))
+    assert len(replicas[0].queue) == 1
+    replicas[0].queue.drop_after(slot(-1))
+    replicas[0].on_publish = lambda tick: None
+    clock.move(1)
+    caplog.clear()
     for second in range(5):
         for replica in replicas:
             replica.take(tick(second))
         clock.move(1)
     assert [replica.slots() for replica in replicas] == [[0, 1, 2, 3, 4]] * 2
-    assert len(errors(caplog)) == 2
+    said = [line for level, line in lines(caplog) if level == "ERROR"]
+    assert len(said) == 2
+    assert all(line.startswith("tick published unclaimed error=cannot lock") for line in said)
+
+
+@pytest.mark.parametrize("is_of_quorum", [True, False])
+def test_an_answer_of_the_quorum_ends_a_pause_that_it_caused(
+    one: Replica,
+    other: Replica,
+    nodes: FakeNodes,
+    clock: FakeClock,
+    caplog: pytest.LogCaptureFixture,
+    is_of_quorum: bool,
+) -> None:
+    (no_quorum if is_of_quorum else no_broker)(one, nodes)
+    one.take(tick(0))
+    assert one.queue.is_paused()
+    nodes.is_up = True
+    other.take(tick(0))
+    clock.move(1)
+    one.queue.process_ready()
+    assert (len(one.queue), one.queue.is_paused()) == (0, not is_of_quorum)
+    resumed = ("WARNING", "tick publishing resumed after=no quorum count=1")
+    assert (resumed in lines(caplog)) == is_of_quorum
+
+
+def test_a_failure_is_no_pause_for_longer_than_30_seconds(
+    one: Replica, nodes: FakeNodes, clock: FakeClock
+) -> None:
+    assert not one.queue.is_paused()
+    no_quorum(one, nodes)
+    one.take(tick(0))
+    clock.move(29)
+    assert one.queue.is_paused()
+    clock.move(1)
+    assert not one.queue.is_paused()
 
 
 # --- publishing fails -----------------------------------------------------------------------------
 
 
-def fail(error: Exception) -> Callable[[Tick], object]:
+def fail(error: Exception, *, is_cause: bool = False) -> Callable[[Tick], object]:
+    """Return what fails as Celery does, or with the error as the cause."""
+
     def publish(tick: Tick) -> None:
-        raise SchedulingError("Couldn't apply scheduled task") from error
+        failure = SchedulingError("Couldn't apply scheduled task")
+        if is_cause:
+            raise failure from error
+        failure.__context__ = error
+        raise failure
 
     return publish
 
@@ -394,7 +516,7 @@ def test_what_one_replica_cannot_publish_another_can_at_once(
 ) -> None:
     one.on_publish = fail(ValueError("no such queue"))
     one.take(tick(0))
-    assert len(errors(caplog)) == 1
+    assert lines(caplog) == [("ERROR", "tick not published error=Couldn't apply scheduled task")]
     other.take(tick(0))
     assert other.slots() == [0]
     one.on_publish = lambda tick: None
@@ -429,15 +551,18 @@ def test_an_entry_that_fails_to_publish_delays_no_other(
     assert len(errors(caplog)) == 1
 
 
+@pytest.mark.parametrize("is_cause", [True, False])
 def test_ticks_without_a_broker_are_published_later_in_order(
-    one: Replica, other: Replica, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    one: Replica, clock: FakeClock, caplog: pytest.LogCaptureFixture, is_cause: bool
 ) -> None:
-    one.on_publish = fail(OperationalError("connection refused"))
+    one.on_publish = fail(OperationalError("connection refused"), is_cause=is_cause)
     for second in range(5):
         one.take(tick(second, "a"), tick(second + 0.5, "b"))
         clock.move(1)
     assert len(one.redlock.asked) == 5  # of ten ticks: one try a second
-    assert len(errors(caplog)) == 1
+    [line] = errors(caplog)
+    assert line.startswith("tick publishing paused reason=no broker entry=a slot=1970-01-12T13:46")
+    assert line.endswith(" error=Couldn't apply scheduled task")
     one.on_publish = lambda tick: None
     one.queue.process_ready()
     assert one.slots() == [0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5]
@@ -446,23 +571,32 @@ def test_ticks_without_a_broker_are_published_later_in_order(
 # --- the claim that is kept -----------------------------------------------------------------------
 
 
-def test_keeping_a_claim_is_tried_again(one: Replica, other: Replica, clock: FakeClock) -> None:
-    one.redlock.releases_to_fail = 2
+def test_a_published_tick_is_logged(one: Replica, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     one.take(tick(0))
-    clock.move(CLAIM_S + 1)
-    other.take(tick(0))
-    assert (one.slots(), other.slots()) == ([0], [])
+    told = f"task_id={tick(0).task_id} replica={socket.gethostname()} pid={os.getpid()}"
+    assert lines(caplog) == [("INFO", f"tick published {told}")]
 
 
-def test_a_claim_that_cannot_be_kept_is_said(
-    one: Replica, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("on_publish", "event"),
+    [
+        (lambda _: None, "claim not marked published, tick may be published again"),
+        (fail(ValueError("not JSON")), "claim not released, tick delayed"),
+    ],
+)
+def test_a_claim_that_cannot_be_ended_is_said(
+    one: Replica,
+    caplog: pytest.LogCaptureFixture,
+    on_publish: Callable[[Tick], object],
+    event: str,
 ) -> None:
-    one.redlock.releases_to_fail = 99
+    """The lock's keeper goes on trying."""
+    one.redlock.releases_to_fail = 1
+    one.on_publish = on_publish
     one.take(tick(0))
-    assert (one.slots(), len(one.queue)) == ([0], 0)
-    assert [
-        r.levelname for r in caplog.records if "claim not marked published" in r.getMessage()
-    ] == ["WARNING"]
+    [said] = [said for level, said in lines(caplog) if level == "WARNING"]
+    assert said.startswith(f"{event} error=cannot release")
 
 
 def test_a_claim_that_ended_while_it_was_published_is_said(
@@ -589,6 +723,7 @@ def test_what_was_missed_without_a_quorum_is_noted_when_it_is_back(
         clock.move(GRACE / 20)
         one.queue.process_ready()
     assert (noted(nodes), len(one.queue)) == ([], 0)
+    assert sum(key.endswith(MISSED) for key in one.redlock.asked) == 5  # in 27 s
     nodes.is_up = True
     clock.move(5)
     one.queue.process_ready()

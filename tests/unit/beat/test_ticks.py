@@ -10,7 +10,10 @@ import pytest
 from celery.beat import ScheduleEntry
 
 from celery_redlock.beat.slots import EPOCH
-from celery_redlock.beat.ticks import Tick
+from celery_redlock.beat.ticks import CLAIM_S, Claims, Tick
+from celery_redlock.redlock.lease import task_of
+from tests.support.fakes.fake_clock import FakeClock
+from tests.support.fakes.fake_redlock import FakeNodes
 
 HOUR = dt.timedelta(hours=1)
 
@@ -48,6 +51,72 @@ def test_no_entrys_name_disturbs_the_names_of_the_keys() -> None:
     key = Tick(entry("every {tenant}:\n night"), EPOCH, "shop").key
     assert set(key).isdisjoint("{} \n")
     assert key.count(":") == Tick(entry("night"), EPOCH, "shop").key.count(":")
+
+
+def test_a_very_long_name_makes_no_very_long_key() -> None:
+    keys = {Tick(entry("n" * 9000 + end), EPOCH, "shop").key for end in ("a", "b")}
+    assert len(keys) == 2
+    assert max(map(len, keys)) < 600
+
+
+@pytest.fixture
+def nodes() -> FakeNodes:
+    return FakeNodes(FakeClock())
+
+
+SKEW = 5.0
+
+
+@pytest.fixture
+def claims(nodes: FakeNodes) -> Claims:
+    redlock: Any = nodes.redlock()
+    return Claims(redlock, SKEW)
+
+
+def test_a_claim_tells_the_id_of_its_message(claims: Claims, nodes: FakeNodes) -> None:
+    tick = Tick(entry(), EPOCH, "shop")
+    claims.acquire(tick)
+    [(owner, _)] = nodes.held.values()
+    assert task_of(owner) == tick.task_id
+
+
+def test_a_mark_outlasts_the_last_look_for_it_by_a_minute(claims: Claims, nodes: FakeNodes) -> None:
+    tick = Tick(entry(), EPOCH, "shop", kept=100.0)
+    claims.mark_published(claims.acquire(tick), tick)
+    [(_, ends)] = nodes.held.values()
+    last_look = 100.0 + 2 * SKEW + CLAIM_S
+    assert ends == nodes.clock.now() + last_look + 60.0
+
+
+@pytest.mark.parametrize(
+    ("age_s", "contended", "is_published"),
+    [(0.0, False, True), (169.9, False, True), (170.0, False, False), (0.0, True, False)],
+)
+def test_a_claim_that_lasts_is_the_mark_of_a_published_tick(
+    claims: Claims,
+    nodes: FakeNodes,
+    monkeypatch: pytest.MonkeyPatch,
+    age_s: float,
+    contended: bool,
+    is_published: bool,
+) -> None:
+    tick = Tick(entry(), EPOCH, "shop", kept=100.0)
+    claims.mark_published(claims.acquire(tick), tick)
+    nodes.clock.move(age_s)
+    found: Any = claims.redlock.read_holder(tick.key)
+    found.contended = contended
+    monkeypatch.setattr(claims.redlock, "read_holder", {tick.key: found}.__getitem__)
+    assert claims.is_published(tick) is is_published
+
+
+def test_without_a_mark_or_a_quorum_a_tick_counts_as_unpublished(
+    claims: Claims, nodes: FakeNodes
+) -> None:
+    tick = Tick(entry(), EPOCH, "shop", kept=100.0)
+    assert claims.is_published(tick) is False
+    claims.mark_published(claims.acquire(tick), tick)
+    nodes.is_up = False
+    assert claims.is_published(tick) is False
 
 
 def test_its_message_has_the_entrys_options_and_its_own_id() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from enum import Enum
 
 from celery_redlock.redlock.errors import RedlockError
@@ -34,11 +35,13 @@ class ClockCheck:
         allowed: The largest offset that counts as right, seconds.
     """
 
+    _trust: Trust
+    _again_at: float
+
     def __init__(self, redlock: TaskLock, allowed: float) -> None:
         self._redlock = redlock
         self._allowed = allowed
-        self._trust = Trust.UNKNOWN
-        self._ahead_of_boot_time = self._again_at = float("-inf")
+        self._ahead_of_boot_time = math.inf
         self._wrong = ThrottledLog(redlock.clock.now, _QUIET_S)
 
     def check(self) -> Trust:

@@ -29,7 +29,7 @@ def check_names(entries: Mapping[str, Any]) -> None:
     unnamed = []
     for name, entry in entries.items():
         given = entry if isinstance(entry, Mapping) else vars(entry)
-        args, kwargs = given.get("args") or (), given.get("kwargs") or {}
+        args, kwargs = given.get("args") or (), given.get("kwargs")
         is_unnamed = name == reprcall(given["task"], args, kwargs)
         if is_unnamed and (args or kwargs):
             unnamed.append(name)

@@ -7,8 +7,8 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
-from .slot_schedule import aware, beginning_of, is_clocked
-from .slots import INSTANT, Moment, slots_between
+from .slot_schedule import aware, beginning_of, rows_of
+from .slots import INSTANT, Moment, is_clocked, slots_between
 
 
 class InForce:
@@ -137,7 +137,7 @@ def begin_at(entry: Any, moment: Moment, latest: Moment) -> None:
         latest: The latest moment that a right clock could have shown by now, likewise.
     """
     last_run = aware(entry.last_run_at) if entry.last_run_at else None
-    if last_run is None or is_clocked(entry) or moment <= last_run <= latest:
+    if last_run is None or is_clocked(entry.schedule) or moment <= last_run <= latest:
         return
     its_slots = slots_between(entry.schedule, last_run, moment, beginning_of(entry))
     if last_run < moment and not any(its_slots):
@@ -148,13 +148,11 @@ def begin_at(entry: Any, moment: Moment, latest: Moment) -> None:
             one.astimezone(dt.timezone.utc).replace(tzinfo=None) for one in (moment, latest)
         )
     entry.last_run_at = moment
-    model: Any = getattr(entry, "model", None)
-    rows = getattr(type(model), "objects", None)
-    if model is not None and rows is not None:
-        model.last_run_at = moment
+    rows = rows_of(entry)
+    if rows is not None:
+        entry.model.last_run_at = moment
         # Another replica's moment may be later.
-        later = rows.filter(pk=model.pk).exclude(last_run_at__range=(moment, latest))
-        later.update(last_run_at=moment)
+        rows.exclude(last_run_at__range=(moment, latest)).update(last_run_at=moment)
 
 
 def last_run_of(entry: Any) -> Moment | None:
@@ -162,7 +160,7 @@ def last_run_of(entry: Any) -> Moment | None:
 
     That of a clocked entry's row is when it was made, which may be a little later than its time.
     """
-    if is_clocked(entry):
+    if is_clocked(entry.schedule):
         return aware(entry.schedule.clocked_time) - INSTANT
     return aware(entry.last_run_at) if entry.last_run_at else None
 
@@ -175,11 +173,12 @@ def ahead_of(
     Args:
         moment: The latest moment that a right clock could have shown by now.
         entries: The entries by name. The last run of a clocked one doesn't count.
-        seen: The moment up to which slots were seen, by name; else the last run.
+        seen: The moment up to which slots were seen here, by name.
     """
-    until = {
-        name: seen.get(name) or aware(entry.last_run_at)
-        for name, entry in entries.items()
-        if name in seen or (entry.last_run_at and not is_clocked(entry))
-    }
-    return {name: its for name, its in until.items() if its > moment}
+    ahead = {}
+    for name, entry in entries.items():
+        last_run = None if is_clocked(entry.schedule) else last_run_of(entry)
+        until = max(filter(None, (seen.get(name), last_run)), default=moment)
+        if until > moment:
+            ahead[name] = until
+    return ahead

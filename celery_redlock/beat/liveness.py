@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import stat
 import tempfile
@@ -27,7 +28,8 @@ def path_of(app: Celery) -> Path:
     Raises:
         FileNotFoundError: This host has no folder for temporary files that can be written.
     """
-    folder = Path(tempfile.gettempdir()) / f"celery-redlock-{_user()}"
+    user = getattr(os, "getuid", int)()  # 0 on Windows
+    folder = Path(tempfile.gettempdir()) / f"celery-redlock-{user}"
     return folder / f"beat-{identity_of(app)}"
 
 
@@ -38,10 +40,12 @@ class LivenessFile:
         app: The app whose beat it is.
     """
 
+    _is_told = False
+    """Whether it is logged that the file can't be written."""
+
     def __init__(self, app: Celery) -> None:
         self._app = app
-        self._written_at = float("-inf")
-        self._is_told = False
+        self._written_at = -math.inf
 
     def touch(self) -> None:
         """Record a tick now, unless one was recorded within the last second."""
@@ -52,7 +56,10 @@ class LivenessFile:
         try:
             path = path_of(self._app)
             _make_private(path.parent)
-            _write(path, f"{now:.3f}\n")
+            # Replaced as a whole: a reader never sees half of it.
+            fresh = path.with_name(f"{path.name}.{os.getpid()}")
+            fresh.write_bytes(f"{now:.3f}\n".encode())
+            fresh.replace(path)
         except OSError as error:
             if not self._is_told:
                 self._is_told = True
@@ -65,23 +72,10 @@ def age(app: Celery) -> float | None:
         path = path_of(app)
         if not _is_private(path.parent):
             return None
-        ago = _now() - float(path.read_text(encoding="ascii"))
+        ago = _now() - float(path.read_bytes())
     except (OSError, ValueError):
         return None
     return ago if ago >= 0 else None
-
-
-def _write(path: Path, line: str) -> None:
-    # Replaced as a whole: a reader never sees half of it.
-    file, fresh = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
-    try:
-        os.write(file, line.encode())
-        Path(fresh).replace(path)
-    except OSError:
-        Path(fresh).unlink()
-        raise
-    finally:
-        os.close(file)
 
 
 def _make_private(folder: Path) -> None:
@@ -98,11 +92,8 @@ def _make_private(folder: Path) -> None:
 
 def _is_private(folder: Path) -> bool:
     found = folder.lstat()
-    others = stat.S_IRWXG | stat.S_IRWXO
-    # Windows has no such bits; its folders for temporary files belong to one user each.
-    is_open = os.name == "posix" and bool(found.st_mode & others)
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == _user() and not is_open
-
-
-def _user() -> int:
-    return os.getuid() if hasattr(os, "getuid") else 0
+    if not hasattr(os, "getuid"):
+        # Windows' folders for temporary files belong to one user each.
+        return stat.S_ISDIR(found.st_mode)
+    # To a link, all users have access.
+    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IRWXG | stat.S_IRWXO)

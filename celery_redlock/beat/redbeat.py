@@ -8,10 +8,10 @@ from typing import Any
 
 from celery import Celery
 
-from . import slots
 from .claiming import ClaimsTicks, report_set_back
-from .in_force import Listed, last_run_of
+from .in_force import Listed, ahead_of, last_run_of
 from .slot_schedule import due_at_slots
+from .slots import Moment
 
 
 class ClaimsRedBeatTicks(ClaimsTicks):
@@ -27,10 +27,15 @@ class ClaimsRedBeatTicks(ClaimsTicks):
         # RedBeat's own leader lock would leave only one replica active.
         self.lock_key = None
 
+    @property
+    def _looked_at(self) -> Any:
+        """When the last look began. Entries are asked only once that is known."""
+        return self._in_force.looked_at
+
     def update_from_dict(self, dict_: Any) -> None:
         """Add entries of the settings to the stored schedule, once the clock is found right."""
         self._settings |= dict_
-        if self._in_force.looked_at:
+        if self._looked_at:
             self._look()
 
     def _stored(self, keys: Iterable[str]) -> dict[str, Any]:
@@ -55,43 +60,34 @@ class ClaimsRedBeatTicks(ClaimsTicks):
                 self._begin(entry)
         self._settings = {}
         now, entries = self._now(), self._stored(all_keys(self.app))
-        until = {name: self._seen_of(entry) or now for name, entry in entries.items()}
-        latest = self._in_force.latest(now)
-        if ahead := {name: moment for name, moment in until.items() if moment > latest}:
+        if ahead := ahead_of(self._in_force.latest(now), entries, self._seen):
             for name in ahead:
                 self._begin(entries[name])
             report_set_back(ahead, now)
 
-    def _seen_of(self, entry: Any) -> slots.Moment | None:
-        """Return the moment up to which slots were seen, here or by another replica."""
-        here_and_there = (self._seen.get(entry.name), last_run_of(entry))
-        return max(filter(None, here_and_there), default=None)
-
-    def _end_look(self, began: slots.Moment) -> None:
+    def _end_look(self, began: Moment) -> None:
         """Record that all entries listed were asked, in a look that began then."""
         super()._end_look(began)
         self._listed.end_look()
 
     def maybe_due(self, entry: Any, **kwargs: Any) -> Any:
         """Queue the entry's due ticks; return the time until its next slot."""
-        name = entry.name
-        last_run = last_run_of(entry)
         if not entry.enabled:
             # Nothing is missed while it is disabled.
-            self._seen[name] = self._now()
-        elif name in self._seen and last_run and last_run > self._seen[name]:
+            self._seen[entry.name] = self._now()
+        elif last_run := last_run_of(entry):
             # It was made anew, or another replica has seen more.
-            self._seen[name] = last_run
-        if self._listed.is_changed(entry, self._in_force.looked_at or self._now()):
+            self._seen[entry.name] = max(last_run, self._seen.get(entry.name, last_run))
+        if self._listed.is_changed(entry, self._looked_at):
             self._begin(entry)
         with due_at_slots([entry], self._now):
             return super().maybe_due(entry, **kwargs)  # type: ignore[misc]
 
     def _begin(self, entry: Any) -> None:
         """Let `entry` have missed nothing before the last look, at any replica."""
-        self._seen[entry.name] = self._in_force.looked_at or self._now()
+        self._seen[entry.name] = self._looked_at
         with due_at_slots([entry], self._now):
-            entry.reschedule(last_run_at=self._seen[entry.name])
+            entry.reschedule(last_run_at=self._looked_at)
 
     def _send(self, entry: Any, producer: Any) -> None:
         """Publish `entry` by the method that RedBeat calls, and others wrap."""

@@ -6,14 +6,15 @@ from typing import Any
 
 from celery.beat import ScheduleEntry, Scheduler
 
-from .slot_schedule import aware
-from .slots import Moment
+from .slot_schedule import aware, rows_of
 
 _THEIRS = "django_celery_beat.schedulers"
 
 
 class SharesRows(Scheduler):
     """Mixin for a scheduler class: its rows, as django-celery-beat's, are others' too."""
+
+    _last_timestamp: Any
 
     def __init_subclass__(cls) -> None:
         """Let the entries store no more of their rows than when they ran."""
@@ -27,9 +28,9 @@ class SharesRows(Scheduler):
         django-celery-beat compares the times of changes, and takes an earlier one for none: that
         of a clock that was set back.
         """
-        before = getattr(self, "_last_timestamp", None)
+        before = self._last_timestamp
         is_changed: bool = super().schedule_changed()  # type: ignore[misc]
-        return is_changed or bool(before and getattr(self, "_last_timestamp", None) != before)
+        return is_changed or bool(before and self._last_timestamp != before)
 
 
 class StoresItsRuns(ScheduleEntry):
@@ -44,15 +45,15 @@ class StoresItsRuns(ScheduleEntry):
     def save(self) -> None:
         """Store when the entry ran, and how often."""
         save: Any = super().save  # type: ignore[misc]
-        manager: Any = getattr(type(self.model), "_default_manager", None)
-        if manager is None:
+        rows = rows_of(self)
+        if rows is None:
             # A database's without Django.
             save()
             return
-        row = manager.get(pk=self.model.pk)
-        # This replica may have stood still, and another one has begun the entry anew meanwhile.
-        if _is_later(row.last_run_at, self.model.last_run_at):
-            self.model.last_run_at = row.last_run_at
+        row = rows.get()
+        if row.last_run_at and self.model.last_run_at:
+            # This replica may have stood still, and another one has begun the entry anew meanwhile.
+            self.model.last_run_at = max(self.model.last_run_at, row.last_run_at, key=aware)
         if save.__module__ != _THEIRS:
             save()
             return
@@ -61,7 +62,3 @@ class StoresItsRuns(ScheduleEntry):
         columns = {field.name for field in row._meta.concrete_fields}  # noqa: SLF001  # public in Django
         # Of an entry that is enabled again, the last change is taken for its last run.
         row.save(update_fields=columns.intersection((*self.save_fields, "date_changed")))
-
-
-def _is_later(one: Moment | None, other: Moment | None) -> bool:
-    return bool(one and other and aware(one) > aware(other))

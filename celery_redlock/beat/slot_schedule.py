@@ -18,7 +18,7 @@ _NEVER_S = 366 * 86_400.0
 Now = Callable[[], Moment]
 
 
-class SlotSchedule(BaseSchedule):
+class SlotSchedule:
     """Replacement for a schedule of Celery's own, due at its slots.
 
     An interval of Celery's starts at the entry's last run, and around a clock change a crontab's
@@ -34,22 +34,20 @@ class SlotSchedule(BaseSchedule):
     def __init__(
         self, due: BaseSchedule, since: Moment | None, now: Now, seen: Moment | None = None
     ) -> None:
-        super().__init__(app=due.app)
-        vars(self)["tz"] = due.tz
         self._due = due
         self._since = since
         self._now = now
         self._seen = seen
 
-    def now(self) -> Moment:
-        """Return the schedule's present time."""
-        return self._due.now()
+    def __getattr__(self, name: str) -> Any:
+        """Return what else Celery and others ask a schedule for, such as its present time."""
+        return getattr(self._due, name)
 
     def redlock_slots(self, after: Moment, until: Moment) -> Iterable[Moment]:
         """Return the schedule's slots: see `slots.HasSlots`."""
         return slots_between(self._due, after, until, self._since)
 
-    def remaining_estimate(self, last_run_at: Moment) -> dt.timedelta | None:  # type: ignore[override]
+    def remaining_estimate(self, last_run_at: Moment) -> dt.timedelta | None:
         """Return the time until the next slot, negative if it has passed; None without one."""
         slot = next_slot(self._due, aware(last_run_at), self._since)
         return slot - self._now() if slot else None
@@ -79,17 +77,16 @@ class PendingTicksSchedule:
         self._find = functools.partial(slots_between, due, seen, since=since)
         self._now = now
 
-    def now(self) -> Moment:
-        """Return the schedule's present time."""
-        moment: Moment = self._due.now()
-        return moment
+    def __getattr__(self, name: str) -> Any:
+        """Return what else Celery and others ask a schedule for, such as its present time."""
+        return getattr(self._due, name)
 
     def is_due(self, last_run_at: Moment) -> schedstate:
         """Return whether an unseen slot has come, and the seconds until to ask again."""
         is_due, left = self._due.is_due(last_run_at)
-        if is_due and not any(self._find(until=self._now())):
+        if not any(self._find(until=self._now())):
             # A schedule that asks to be called at once would keep its ticks from being published.
-            return schedstate(is_due=False, next=left if left and left > 0 else _AGAIN_S)
+            return schedstate(is_due=False, next=left if (left or 0) > 0 else _AGAIN_S)
         return schedstate(is_due, left)
 
 
@@ -124,7 +121,7 @@ def due_at_slots(
 
 def beginning_of(entry: Any) -> Moment | None:
     """Return the start time of an entry of django-celery-beat, or None without one."""
-    start = getattr(getattr(entry, "model", None), "start_time", None)
+    start = _of_row(entry, "start_time")
     return aware(start) if start else None
 
 
@@ -137,12 +134,18 @@ def until_next(entry: Any, slot: Moment) -> float:
 
 def is_one_off(entry: Any) -> bool:
     """Return whether `entry` is a one-off entry of django-celery-beat."""
-    return bool(getattr(getattr(entry, "model", None), "one_off", False))
+    return bool(_of_row(entry, "one_off"))
 
 
-def is_clocked(entry: Any) -> bool:
-    """Return whether `entry` is a clocked entry of django-celery-beat, due once, at its time."""
-    return isinstance(getattr(entry.schedule, "clocked_time", None), Moment)
+def _of_row(entry: Any, field: str) -> Any:
+    return getattr(getattr(entry, "model", None), field, None)
+
+
+def rows_of(entry: Any) -> Any:
+    """Return the query for the row of an entry of django-celery-beat, or None if it has none."""
+    model: Any = getattr(entry, "model", None)
+    rows = getattr(type(model), "_default_manager", None)
+    return None if rows is None else rows.filter(pk=model.pk)
 
 
 def store_beginning(entry: Any) -> None:
@@ -151,10 +154,9 @@ def store_beginning(entry: Any) -> None:
     Until it has run, its row was last changed when it began. But beat changes the rows of the
     settings' entries at each start, and ticks that wait for the broker would be lost with beat.
     """
-    model: Any = getattr(entry, "model", None)
-    rows = getattr(type(model), "objects", None)
-    if model is not None and rows is not None and not beginning_of(entry):
-        rows.filter(pk=model.pk, last_run_at=None).update(last_run_at=entry.last_run_at)
+    rows = rows_of(entry)
+    if rows is not None and not beginning_of(entry):
+        rows.filter(last_run_at=None).update(last_run_at=entry.last_run_at)
 
 
 def aware(moment: Moment) -> Moment:

@@ -7,7 +7,6 @@ length since the epoch, not since beat started; a crontab's are the minutes it n
 from __future__ import annotations
 
 import datetime as dt
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
@@ -81,11 +80,10 @@ def last_slot(
 ) -> Moment | None:
     """Return the last slot of `slots_between`, or None without one."""
     # From the end: there may be very many.
-    for hours in (1 / 60, 1, 24):
-        begin = max(after, until - dt.timedelta(hours=hours))
-        if found := list(slots_between(due, begin, until, since)):
+    for length in (_MINUTE, _HOUR, _DAY, until - after):
+        if found := list(slots_between(due, max(after, until - length), until, since)):
             return found[-1]
-    return max(slots_between(due, after, until, since), default=None)
+    return None
 
 
 def check(due: Any) -> None:
@@ -98,6 +96,11 @@ def check(due: Any) -> None:
         raise ConfigurationError(
             f"interval must be positive, got {due.run_every.total_seconds()} s"
         )
+
+
+def is_clocked(due: object) -> bool:
+    """Return whether `due` is django-celery-beat's schedule of one slot."""
+    return isinstance(getattr(due, "clocked_time", None), Moment)
 
 
 def is_celerys(due: object) -> bool:
@@ -128,7 +131,7 @@ def _known_slots_of(due: object) -> Slots | None:
         return _solar_slots
     if _is_plain(due, schedule):
         return _interval_slots
-    if isinstance(getattr(due, "clocked_time", None), Moment):
+    if is_clocked(due):
         return _clocked_slots
     if hasattr(getattr(due, "rrule", None), "between"):
         return _rrule_slots
@@ -211,8 +214,7 @@ def _crontab_slots(due: crontab, after: Moment, until: Moment, _: Moment) -> Ite
     Celery's own arithmetic is not used: around a clock change its answer depends on where it
     starts, and in the hour that comes twice it is always due.
     """
-    zone = _zone_of(due, celery.VERSION)
-    is_named = functools.partial(_is_named, due, zone)
+    zone = _zone_of(due)
     minute = after.replace(second=0, microsecond=0) + _MINUTE
     while minute <= until:
         next_hour = minute.replace(minute=0) + _HOUR
@@ -222,18 +224,18 @@ def _crontab_slots(due: crontab, after: Moment, until: Moment, _: Moment) -> Ite
             minute = next_hour
         else:
             while minute <= until and minute < next_hour:
-                if is_named(minute):
+                if _is_named(due, zone, minute):
                     yield minute
                 minute += _MINUTE
 
 
-def _zone_of(due: Any, version: tuple[Any, ...]) -> dt.tzinfo:
-    """Return the time zone of a crontab's minutes, in that version of Celery.
+def _zone_of(due: Any) -> dt.tzinfo:
+    """Return the time zone of a crontab's minutes, as the installed Celery has it.
 
     Before Celery 5.7 it is that of `nowfun`, by which an entry has a zone of its own.
     """
     zone: dt.tzinfo = due.tz
-    if due.nowfun and version < _FIRST_WITH_ONE_ZONE:
+    if due.nowfun and celery.VERSION < _FIRST_WITH_ONE_ZONE:
         return due.nowfun().tzinfo or zone
     return zone
 

@@ -79,6 +79,11 @@ def test_arguments_that_name_an_entry_are_warned_of(
     )
 
 
+def test_an_entry_need_not_have_arguments(caplog: pytest.LogCaptureFixture) -> None:
+    check_names({"task()": {"task": "task", "schedule": 5.0}})
+    assert caplog.records == []
+
+
 def test_the_names_of_entry_objects_are_checked(app: Celery) -> None:
     entry = ScheduleEntry("task({1, 2})", "task", schedule=crontab(), args=({1, 2},), app=app)
     with pytest.raises(ConfigurationError, match="pass a name"):

@@ -46,12 +46,12 @@ def test_an_entry_begins_at_a_moment_unless_it_ran_since(
 class StoredRow:
     """A row of django-celery-beat with USE_TZ = False, which takes no time with a zone."""
 
-    objects: Any = None
+    _default_manager: Any = None
 
     def __init__(self, last_run_at: Moment) -> None:
         self.pk = 7
         self.last_run_at = self.stored = last_run_at
-        type(self).objects = self
+        type(self)._default_manager = self
 
     def filter(self, pk: int) -> StoredRow:
         assert pk == self.pk

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from celery import Celery
@@ -17,8 +17,11 @@ from celery_redlock.beat.slot_schedule import (
     SlotSchedule,
     beginning_of,
     due_at_slots,
+    is_one_off,
+    store_beginning,
+    until_next,
 )
-from celery_redlock.beat.slots import EPOCH, Moment
+from celery_redlock.beat.slots import EPOCH, Moment, slots_between
 
 UTC = dt.timezone.utc
 NOON = Moment(2026, 11, 20, 12, tzinfo=UTC)
@@ -66,6 +69,10 @@ def test_a_moment_without_a_zone_is_utc() -> None:
     assert due(schedule(HOUR), NOON).is_due(NOON.replace(tzinfo=None) - HOUR) == (True, 3600.0)
 
 
+def test_a_last_run_to_come_has_seen_the_slots_until_then() -> None:
+    assert due(schedule(HOUR), NOON - MINUTE).is_due(NOON + MINUTE) == (False, 3660.0)
+
+
 def test_before_its_beginning_an_entry_is_not_due() -> None:
     late = due(schedule(HOUR), NOON, since=NOON + MINUTE)
     assert late.is_due(EPOCH) == (False, 60.0)
@@ -73,14 +80,20 @@ def test_before_its_beginning_an_entry_is_not_due() -> None:
 
 def test_entries_are_due_by_slots_inside_only() -> None:
     hourly, other = schedule(HOUR), SimpleNamespace()
-    app = Celery("due", set_as_current=False)
-    entry = ScheduleEntry("hourly", schedule=hourly, last_run_at=NOON - 40 * MINUTE, app=app)
+    app: Any = Celery("due", set_as_current=False)
+    app.now = lambda: NOON
+    entry: Any = ScheduleEntry("hourly", schedule=hourly, last_run_at=NOON - 40 * MINUTE, app=app)
     odd = SimpleNamespace(name="odd", schedule=other)
     without = SimpleNamespace(name="without", schedule=None)
     with due_at_slots([entry, odd, without], lambda: NOON):
         assert entry.is_due() == (True, 3600.0)
         assert odd.schedule is other
+        window = NOON - 2 * HOUR, NOON
+        assert list(slots_between(entry.schedule, *window)) == [NOON - HOUR, NOON]
+        assert (entry.schedule.tz, entry.schedule.now()) == (hourly.tz, app.now())
     assert entry.schedule is hourly
+    with due_at_slots([entry], lambda: NOON, seen={"hourly": NOON}):
+        assert entry.is_due() == (False, 3600.0)
     with suppress(KeyError), due_at_slots([entry], lambda: NOON):
         raise KeyError
     assert entry.schedule is hourly
@@ -97,10 +110,13 @@ class Always:
         return [self.slot]
 
     def is_due(self, last_run_at: Moment) -> tuple[bool, float | None]:
+        assert last_run_at == EPOCH
         return True, self.left
 
 
-@pytest.mark.parametrize(("left", "asked_in"), [(60.0, 60.0), (0.0, 1.0), (-5.0, 1.0), (None, 1.0)])
+@pytest.mark.parametrize(
+    ("left", "asked_in"), [(60.0, 60.0), (0.5, 0.5), (0.0, 1.0), (-5.0, 1.0), (None, 1.0)]
+)
 def test_while_its_tick_waits_an_entry_is_due_at_later_slots(
     left: float | None, asked_in: float
 ) -> None:
@@ -111,10 +127,62 @@ def test_while_its_tick_waits_an_entry_is_due_at_later_slots(
     )
     waits = PendingTicksSchedule(always, None, lambda: NOON + HOUR, seen=NOON)
     assert waits.is_due(EPOCH) == (False, asked_in)
+    not_begun = PendingTicksSchedule(always, NOON + MINUTE, lambda: NOON + HOUR, NOON - MINUTE)
+    assert not_begun.is_due(EPOCH) == (False, asked_in)
+    assert not_begun.left == left
 
 
 def test_only_entries_of_django_celery_beat_have_a_beginning() -> None:
     assert beginning_of(ScheduleEntry("entry", last_run_at=EPOCH)) is None
+    assert not is_one_off(ScheduleEntry("entry", last_run_at=EPOCH))
+    assert is_one_off(SimpleNamespace(model=SimpleNamespace(one_off=True)))
     assert beginning_of(SimpleNamespace(model=SimpleNamespace(start_time=None))) is None
-    naive = NOON.replace(tzinfo=None)
-    assert beginning_of(SimpleNamespace(model=SimpleNamespace(start_time=naive))) == NOON
+    naive, local = NOON.replace(tzinfo=None), NOON.astimezone(dt.timezone(HOUR))
+    for start in (naive, local):
+        assert beginning_of(SimpleNamespace(model=SimpleNamespace(start_time=start))) == NOON
+
+
+def test_the_time_to_the_next_slot_is_counted_from_the_beginning() -> None:
+    row: Any = SimpleNamespace(start_time=NOON + 10 * MINUTE)
+    entry = SimpleNamespace(schedule=schedule(HOUR), model=row)
+    assert until_next(entry, row.start_time) == 3600.0
+    replaced = SlotSchedule(entry.schedule, row.start_time, Moment.now)
+    assert list(slots_between(replaced, NOON, NOON + HOUR)) == [row.start_time]
+
+
+def test_a_next_slot_further_off_than_a_day_is_a_day_off() -> None:
+    assert until_next(SimpleNamespace(schedule=schedule(7 * 24 * HOUR)), EPOCH) == 86_400.0
+
+
+class Stored(SimpleNamespace):
+    """A row, and what its manager is asked to change."""
+
+    changes: ClassVar[list[dict[str, Any]]] = []
+    _default_manager: ClassVar[Any]
+
+    @classmethod
+    def filter(cls, **conditions: Any) -> type[Stored]:
+        cls.changes.append(conditions)
+        return cls
+
+    @classmethod
+    def update(cls, **fields: Any) -> None:
+        cls.changes.append(fields)
+
+
+Stored._default_manager = Stored
+
+
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        (None, []),
+        (SimpleNamespace(pk=7, start_time=None), []),  # a database's without Django
+        (Stored(pk=7, start_time=NOON), [{"pk": 7}]),  # it is due since then
+        (Stored(pk=7, start_time=None), [{"pk": 7}, {"last_run_at": None}, {"last_run_at": NOON}]),
+    ],
+)
+def test_the_beginning_of_a_row_that_has_none_is_stored(model: Any, changes: list[Any]) -> None:
+    Stored.changes.clear()
+    store_beginning(SimpleNamespace(last_run_at=NOON, **({"model": model} if model else {})))
+    assert Stored.changes == changes

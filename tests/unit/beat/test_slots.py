@@ -18,7 +18,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from redbeat.schedules import rrule
 
-from celery_redlock.beat.slots import EPOCH, Moment, check, is_celerys, next_slot, slots_between
+from celery_redlock.beat.slots import (
+    EPOCH,
+    Moment,
+    check,
+    is_celerys,
+    last_slot,
+    next_slot,
+    slots_between,
+)
 from celery_redlock.redlock.errors import ConfigurationError
 
 UTC = dt.timezone.utc
@@ -107,6 +115,20 @@ def test_nothing_is_due_before_an_entry_begins() -> None:
     since = utc("2026-11-20 04:30")
     slots = slots_between(cron("15,30,45 * * * *"), since - DAY, since + HOUR / 2, since)
     assert shown(slots) == ["2026-11-20 04:30", "2026-11-20 04:45"]
+
+
+@pytest.mark.parametrize("every", [7 * SECOND, 7 * MINUTE, 7 * HOUR, 7 * DAY, 49 * DAY, 70 * DAY])
+def test_the_last_slot_is_found_however_long_ago_it_was(every: dt.timedelta) -> None:
+    until = utc("2026-11-20 12:34")
+    window = at(schedule(every)), until - 60 * DAY, until
+    assert last_slot(*window) == [None, *slots_between(*window)][-1]
+
+
+def test_the_last_slot_is_not_before_an_entry_begins() -> None:
+    since = utc("2026-11-20 12:34")
+    assert last_slot(at(schedule(HOUR)), EPOCH, since + MINUTE, since) == since
+    assert last_slot(at(schedule(HOUR)), EPOCH, since - MINUTE, since) is None
+    assert last_slot(at(schedule(HOUR)), since, since + MINUTE, since) is None
 
 
 # --- crontab --------------------------------------------------------------------------------------

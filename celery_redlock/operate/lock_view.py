@@ -182,12 +182,12 @@ def next_call(view: LockView, options: LockOptions | None, judged: Sequence[Judg
         return _no_quorum(options, judged)
     if verdict is Verdict.CONTENDED or view.lock is None:
         return "the nodes are split between attempts: it tries again until one has a majority"
-    who = f"{view.lock.task_id or 'another holder'} holds the lock{_time_left(view.lock)}"
+    who = _holds(view.lock, "the lock")
     if options is None:
         return f"{who}: it does not run; lock_on_conflict decides what becomes of it"
     waiting = view.pending if options.on_conflict is OnConflict.COALESCE else None
     if waiting and is_taken(view.pending_views, judged):
-        both = f"{who}, and {waiting.task_id} has the pending slot"
+        both = f"{who}, and {_name(waiting)} has the pending slot"
         return f"{both}: it ends as REVOKED, with DuplicateTask"
     policy = f'lock_on_conflict="{options.on_conflict.value}"'
     return f"{who}: {_AT_EXECUTION[options.on_conflict]} ({policy})"
@@ -221,12 +221,16 @@ def _no_quorum(options: LockOptions | None, judged: Sequence[Judgement]) -> str:
 
 
 def _at_publish(reserved: Lock, options: LockOptions) -> str:
-    what = "the pending slot" if reserved.kind is Kind.PENDING else "it"
-    who = f"{reserved.task_id} holds {what}{_time_left(reserved)}"
+    who = _holds(reserved, "the pending slot" if reserved.kind is Kind.PENDING else "it")
     if options.on_conflict is OnConflict.RAISE:
         return f"{who}: delay() raises LockHeld, and publishes no message"
     return f"{who}: delay() returns the result of that task, and publishes no message"
 
 
-def _time_left(lock: Lock) -> str:
-    return f", for another {seconds(lock.remaining)}{' unless renewed' if lock.is_run else ''}"
+def _holds(lock: Lock, what: str) -> str:
+    left = f"for another {seconds(lock.remaining)}{' unless renewed' if lock.is_run else ''}"
+    return f"{_name(lock)} holds {what}, {left}"
+
+
+def _name(lock: Lock) -> str:
+    return lock.task_id or "another holder"  # as of a value that another program has set

@@ -121,6 +121,21 @@ def test_a_coalesced_call_is_skipped_while_another_one_waits() -> None:
     assert "task-3 has the pending slot: it ends as REVOKED" in next_call(waiting, coalesce)
 
 
+def test_a_value_of_another_program_is_another_holder() -> None:
+    foreign = (Busy("x", 9000, 0),) * 3
+    held, free = view(*foreign), view(FREE, FREE, FREE, pending=foreign)
+    time_left = "for another 9.0 s unless renewed"
+    assert next_call(held, None).startswith(f"another holder holds the lock, {time_left}: ")
+    at_publish = options(lifetime="until_executed")
+    assert next_call(held, at_publish).startswith(f"another holder holds it, {time_left}: ")
+    two = options(lifetime="until_and_while_executing")
+    said = next_call(free, two)
+    assert said.startswith("another holder holds the pending slot, for another 9.0 s: ")
+    waiting = view(HELD, HELD, HELD, pending=foreign)
+    said = next_call(waiting, options(on_conflict="coalesce"))
+    assert "and another holder has the pending slot: it ends as REVOKED" in said
+
+
 def test_the_view_of_a_pending_slot_has_none_itself() -> None:
     slot = LockView("k%next", ["a"], [RESERVED])
     assert slot.pending is None

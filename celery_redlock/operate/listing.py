@@ -5,14 +5,14 @@ No command keeps a node for long, whatever the number of locks: each examines at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from typing import cast
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, TypeVar
 
 from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.transport.direct import DirectConnection, ErrorReply
 
 from .locks import Kind, Lock, escaped, lock_in, quorums_remaining
-from .node_set import Command, NodeSet, Replies
+from .node_set import Command, NodeSet, Replies, refusal_in
 from .views import Column, column_in, reads_in_part, viewing
 
 BATCH = 500
@@ -23,6 +23,7 @@ _REMEMBERED = 200_000
 _ENOUGH = 100 * BATCH
 """Names that may wait for being viewed; with more the scan waits."""
 
+T = TypeVar("T")
 OnScanned = Callable[[int], object]
 
 
@@ -31,20 +32,20 @@ def each_lock(
     prefix: str,
     match: str = "*",
     on_scanned: OnScanned = id,
-    remembered: int = _REMEMBERED,
 ) -> Iterator[Lock]:
     """Yield the locks whose key matches, in no order.
 
+    Of more than `_REMEMBERED`, one that changes meanwhile may come twice.
+
     Args:
-        nodes: The nodes. One that fails is left out from then on.
+        nodes: The nodes. One that fails or refuses is left out from then on.
         prefix: Start of every key.
         match: Pattern as for SCAN, of keys without prefix and braces.
         on_scanned: Called with the number of Redis keys that were examined since the last call.
-        remembered: Most keys to remember. Beyond, a lock that changes meanwhile may come twice.
     """
     start = f"{prefix}:{{"
     length, count = len(start.encode()), len(nodes)
-    scan = _Scan(nodes, f"{escaped(start)}{match}}}", on_scanned, remembered)
+    scan = _Scan(nodes, f"{escaped(start)}{match}}}", on_scanned)
     for names, columns in scan.each_viewed():
         all_owners, all_floors, all_pttls = zip(*columns, strict=True)
         for name, owners, floors, pttls in zip(
@@ -62,11 +63,12 @@ def each_done_mark(
     """Yield the done marks of matching keys; the arguments are those of `each_lock`."""
     start, between = f"{prefix}:{{", "}:done:"
     pattern = f"{escaped(start)}{match}{between}*"
-    for names in iter(_Scan(nodes, pattern, on_scanned, _REMEMBERED).next_names, []):
-        replies = nodes.ask([("PTTL", name) for name in names])
+    for names in iter(_Scan(nodes, pattern, on_scanned).next_names, []):
+        replies: list[Any] = _heard(
+            nodes, map(_accepted, nodes.ask([("PTTL", name) for name in names]))
+        )
         for at, name in enumerate(names):
-            left = [cast(int, one[at]) for one in replies if isinstance(one, list)]
-            there = [pttl for pttl in left if pttl > 0]
+            there = [one[at] for one in replies if one[at] > 0]
             key, _, label = name.decode(errors="replace")[len(start) :].partition(between)
             if there:
                 remaining = quorums_remaining(there, len(nodes))
@@ -91,13 +93,10 @@ def each_of(
 class _Scan:
     """SCAN of all nodes at once for the names that match, each of which is found once."""
 
-    def __init__(
-        self, nodes: NodeSet, pattern: str, on_scanned: OnScanned, remembered: int
-    ) -> None:
+    def __init__(self, nodes: NodeSet, pattern: str, on_scanned: OnScanned) -> None:
         self._nodes = nodes
         self._pattern = pattern
         self._on_scanned = on_scanned
-        self._remembered = remembered
         self._cursors: list[bytes | None] = [b"0"] * len(nodes)  # None: to its end
         self._seen: set[bytes] = set()
         self._unknown: list[list[bytes]] = [[] for _ in range(len(nodes))]
@@ -120,7 +119,7 @@ class _Scan:
             finally:
                 # Nothing may be left of it when the nodes are asked for something else.
                 replies = self._receive(len(commands), scanned)
-            columns = [one for one in map(column_in, replies) if not isinstance(one, Failed)]
+            columns = _heard(self._nodes, map(column_in, replies))
             ready = (names, columns) if columns else None
             names = self.next_names()
         if ready:
@@ -170,19 +169,37 @@ class _Scan:
         self._cursors[at] = None
         if isinstance(replies, Failed):
             return
-        if isinstance(replies[-1], ErrorReply):
-            self._nodes.connections[at].fail(str(replies[-1]))
+        reply: Any = replies[-1]
+        if isinstance(reply, ErrorReply):
+            self._nodes.connections[at].fail(str(reply))
             return
-        cursor, names = cast("tuple[bytes, list[bytes]]", replies[-1])
+        cursor, names = reply
         self._on_scanned(BATCH)
         if cursor != b"0":
             self._cursors[at] = cursor
         # SCAN may return a key twice.
         new = [name for name in dict.fromkeys(names) if name not in self._seen]
-        room = self._remembered - len(self._seen)
+        room = _REMEMBERED - len(self._seen)
         self._seen.update(new[:room])
         self._found += new[:room]
         self._unknown[at] += new[room:]
+
+
+def _heard(nodes: NodeSet, answers: Iterable[T | Failed]) -> list[T]:
+    """Return the answers of the nodes; one that fails or refuses is left out from then on."""
+    heard = []
+    for at, answer in enumerate(answers):
+        if isinstance(answer, Failed):
+            nodes.connections[at].fail(answer.error)
+        else:
+            heard.append(answer)
+    return heard
+
+
+def _accepted(replies: Replies) -> Replies:
+    """Return the replies of a node, or its first error."""
+    why = refusal_in(replies)
+    return replies if why is None else Failed(why)
 
 
 def _not_on(earlier: DirectConnection, names: list[bytes]) -> list[bytes]:

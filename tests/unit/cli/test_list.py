@@ -169,18 +169,25 @@ def test_nodes_that_are_down_are_left_out_and_named(
     assert ran.exit_code == 1
 
 
-@pytest.mark.parametrize("command", ["SCAN", "MGET"])
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [("SCAN", "held"), ("MGET", "held"), ("PTTL", "held"), ("SCAN", "done"), ("PTTL", "done")],
+)
 def test_a_user_without_the_right_is_told(
-    three: Operated, redlock: TaskLock, run: Run, command: str
+    three: Operated, redlock: TaskLock, run: Run, command: str, kind: str
 ) -> None:
     redlock.acquire("k", 30)
+    redlock.mark_done("k", "task-0")
     three[0].refused[command] = f"NOPERM no {command}"
     if command == "MGET":
         three[0].refused["GETRANGE"] = "NOPERM no GETRANGE"
-    ran = run("list")
-    # A node that refuses SCAN is not asked again; of one that refuses MGET the vote is missing.
+    ran = run("list", "--kind", kind)
     assert "2/3" in ran.output
-    assert ("127.0.0.1:7000 is left out: NOPERM no SCAN" in ran.output) is (command == "SCAN")
+    assert f"127.0.0.1:7000 is left out: NOPERM no {command}" in ran.output
+    three[1].refused = three[2].refused = three[0].refused
+    ran = run("list", "--kind", kind)
+    assert "0 of 3 nodes answered, 2 are needed: other locks may be held." in ran.output
+    assert ran.exit_code == 1
 
 
 def test_no_lock_at_all_is_an_empty_list(run: Run) -> None:

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from celery_redlock.messages import delivery
+from celery_redlock.operate import listing as module
 from celery_redlock.operate.listing import BATCH, each_lock
 from celery_redlock.operate.views import read_views, reads_in_part, viewing
 from celery_redlock.redlock.lease import new_owner
@@ -44,22 +45,26 @@ def fill(nodes: Operated) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("remembered", [0, 7, BATCH])
-def test_each_lock_of_any_node_is_listed_once(three: Operated, remembered: int) -> None:
+def test_each_lock_of_any_node_is_listed_once(
+    three: Operated, monkeypatch: pytest.MonkeyPatch, remembered: int
+) -> None:
+    monkeypatch.setattr(module, "_REMEMBERED", remembered)
     expected = fill(three)
     with three.opened() as nodes:
-        keys = [lock.key for lock in each_lock(nodes, "redlock", remembered=remembered)]
+        keys = [lock.key for lock in each_lock(nodes, "redlock")]
     assert sorted(keys) == sorted(expected)
 
 
 @pytest.mark.parametrize("remembered", [0, BATCH])
 def test_the_locks_of_the_other_nodes_are_listed_once_if_one_fails(
-    three: Operated, remembered: int
+    three: Operated, monkeypatch: pytest.MonkeyPatch, remembered: int
 ) -> None:
+    monkeypatch.setattr(module, "_REMEMBERED", remembered)
     redlock, keys = three.redlock(), [f"bank.sync:{number}" for number in range(20)]
     for key in keys:
         redlock.acquire(key, 30)
     with three.opened() as nodes:
-        listing = each_lock(nodes, "redlock", remembered=remembered)
+        listing = each_lock(nodes, "redlock")
         found = [next(listing)]
         three[0].is_up = False
         found += listing

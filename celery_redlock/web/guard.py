@@ -151,7 +151,7 @@ def _check_role(access: Access) -> ResponseReturnValue | None:
     changes = request.method not in _READING
     only_look = f"You may only look; to release locks and end runs, {access.to_act()}."
     if changes and not access.has_tokens:
-        abort(405, only_look)
+        abort(405, description=only_look)
     if request.endpoint in _OPEN:
         return None
     if access.has_tokens and access.role() is None:

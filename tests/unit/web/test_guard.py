@@ -49,7 +49,10 @@ def test_without_a_token_nothing_changes_anything(
     reader: FlaskClient, path: str, method: str
 ) -> None:
     form = {"csrf": csrf_in(reader.get("/login"))}
-    assert reader.open(path, method=method, data=form, headers=ORIGIN).status_code == 405
+    response = reader.open(path, method=method, data=form, headers=ORIGIN)
+    assert response.status_code == 405
+    assert "You may only look" in response.text
+    assert "start this page with --token." in response.text
 
 
 @pytest.mark.parametrize("path", PAGES)

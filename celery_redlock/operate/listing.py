@@ -205,7 +205,7 @@ def _accepted(replies: Replies) -> Replies:
 def _not_on(earlier: DirectConnection, names: list[bytes]) -> list[bytes]:
     """Return the keys that a node does not have, or can't be asked for."""
     counted = earlier.ask([("EXISTS", *names)])
-    if isinstance(counted, list) and counted[0] == len(names):
+    if counted == [len(names)]:
         return []
     # Their values are not asked for: one may be too long for a reply.
     each = earlier.ask([("EXISTS", name) for name in names])

@@ -32,6 +32,10 @@ _AT_EXECUTION = {
 }
 
 
+_GRANTS, _SILENT = Granted(0), Failed("")
+"""Replies of which only the type counts."""
+
+
 class NodeRow(NamedTuple):
     """A node's view of a lock as text, or the reason why it has none."""
 
@@ -112,34 +116,37 @@ class LockView:
     @property
     def rows(self) -> Iterator[NodeRow]:
         """Each node's view as text."""
-        for name, view in zip(self.names, self.views, strict=True):
-            if isinstance(view, Failed):
-                yield NodeRow(name, view.error)
-            else:
-                left = seconds(view.remaining_ms / 1000) if view.holder else "-"
-                yield NodeRow(name, "", holder_of(view.holder) or "-", left, str(view.floor or "-"))
+        return map(_row, self.names, self.views)
 
     def as_json(self, now: float, then: str) -> dict[str, object]:
         """Return the view as plain JSON values; times are in seconds. `then`: see `next_call`."""
         return {
             "key": self.key,
             "answers": self.answers,
-            "nodes": [
-                {"node": name, "error": view.error}
-                if isinstance(view, Failed)
-                else {
-                    "node": name,
-                    "holder": holder_of(view.holder) or None,
-                    "remaining": view.remaining_ms / 1000,
-                    "floor": view.floor or None,
-                }
-                for name, view in zip(self.names, self.views, strict=True)
-            ],
+            "nodes": list(map(_as_json, self.names, self.views)),
             "lock": self.lock and self.lock.as_json(now),
             "pending": self.pending and self.pending.as_json(now),
             "done": [mark.as_json(now) | {"label": mark.owner} for mark in self.marks],
             "next_call": then,
         }
+
+
+def _row(node: str, view: Busy | Failed) -> NodeRow:
+    if isinstance(view, Failed):
+        return NodeRow(node, view.error)
+    left = seconds(view.remaining_ms / 1000) if view.holder else "-"
+    return NodeRow(node, "", holder_of(view.holder) or "-", left, str(view.floor or "-"))
+
+
+def _as_json(node: str, view: Busy | Failed) -> dict[str, object]:
+    if isinstance(view, Failed):
+        return {"node": node, "error": view.error}
+    return {
+        "node": node,
+        "holder": holder_of(view.holder) or None,
+        "remaining": view.remaining_ms / 1000,
+        "floor": view.floor or None,
+    }
 
 
 def look_closely(target: Target, key: str) -> tuple[LockView, str]:
@@ -207,7 +214,7 @@ def _grant_reply(view: Busy | Failed, node: Judgement) -> GrantReply:
     # A node that refuses to write still names the holder.
     if isinstance(view, Failed) or (view.holder and node.state in (State.VOTES, State.REFUSES)):
         return view
-    return Failed(node.why) if node.why is not None else Granted(view.floor)
+    return _GRANTS if node.state is State.VOTES else _SILENT
 
 
 def _no_quorum(options: LockOptions | None, judged: Sequence[Judgement]) -> str:

@@ -68,8 +68,8 @@ class NodeStatus(Judgement):
 
     def number(self, name: str) -> int | None:
         """Return a number of its INFO, or None without it."""
-        value = self.info.get(name, "")
-        return int(value) if value.isdigit() else None
+        value = self.info.get(name)
+        return int(value) if value and value.isdigit() else None
 
     @property
     def row(self) -> StatusRow:

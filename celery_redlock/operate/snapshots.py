@@ -33,20 +33,12 @@ class Snapshots:
         target: The nodes.
         most: Most locks that a viewer gets.
         now: Time, seconds since the epoch.
-        kept: Most locks that are searched, those held longest.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        most: int,
-        now: Callable[[], float] = time.time,
-        kept: int = _KEPT,
-    ) -> None:
+    def __init__(self, target: Target, most: int, now: Callable[[], float] = time.time) -> None:
         self._target = target
         self._most = most
         self._now = now
-        self._kept = kept
         self._one_at_a_time = threading.Lock()
         self._until = 0.0
         self._whole: Overview | None = None
@@ -86,10 +78,10 @@ class Snapshots:
         if whole and whole.at <= began < self._until:
             return whole
         overview = read_overview(
-            self._target, self._kept, lambda lock: lock.kind in SHOWN, self._now, _MOST_ACTIONS
+            self._target, _KEPT, lambda lock: lock.kind in SHOWN, self._now, _MOST_ACTIONS
         )
         self._keep(overview)
-        searched = self._kept if overview.found > self._kept else None
+        searched = _KEPT if overview.found > _KEPT else None
         problem = self._watch.tell(overview.oldest).problem
         self._whole = replace(
             overview, ticks=tuple(self._ticks.values()), searched=searched, problem=problem

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any
 
 from celery_redlock.redlock.protocol.replies import Busy, Failed, says_denied
 from celery_redlock.redlock.transport.direct import ErrorReply
 
 from .locks import LONGEST_OWNER, owner_in, token_in
-from .node_set import Command, NodeSet, Replies
+from .node_set import Command, NodeSet, Replies, refusal_in
 
 Column = tuple[Sequence[bytes | None], Sequence[bytes | None], Sequence[int]]
 """Owners, floors and remaining times of several lock keys on one node, raw."""
@@ -31,9 +31,8 @@ def read_views(nodes: NodeSet, prefix: str, key: str) -> list[Busy | Failed]:
 
 def reads_in_part(nodes: NodeSet, name: bytes) -> bool:
     """Return whether values may be read in part on all nodes: not every user has that right."""
-    replies = nodes.ask([("GETRANGE", name, 0, 0)])
-    said = [str(one[0]) for one in replies if isinstance(one, list) and type(one[0]) is ErrorReply]
-    return not any(map(says_denied, said))
+    refusals = map(refusal_in, nodes.ask([_part(name)]))
+    return not any(map(says_denied, filter(None, refusals)))
 
 
 def viewing(names: Sequence[bytes], *, in_part: bool) -> list[Command]:
@@ -47,8 +46,11 @@ def viewing(names: Sequence[bytes], *, in_part: bool) -> list[Command]:
     floors, pttls = [name + b":floor" for name in names], [("PTTL", name) for name in names]
     if not in_part:
         return [("MGET", *names), ("MGET", *floors), *pttls]
-    parts = [("GETRANGE", name, 0, LONGEST_OWNER) for name in (*names, *floors)]
-    return [*parts, *pttls]
+    return [*map(_part, (*names, *floors)), *pttls]
+
+
+def _part(name: bytes) -> Command:
+    return "GETRANGE", name, 0, LONGEST_OWNER
 
 
 def column_in(replies: Replies) -> Column | Failed:
@@ -57,16 +59,13 @@ def column_in(replies: Replies) -> Column | Failed:
         return replies
     if ErrorReply in map(type, replies):
         # A key of another type is not a lock; MGET replies with nil for it.
-        replies = [None if _is_of_other_type(reply) else reply for reply in replies]
-        if ErrorReply in map(type, replies):
-            return Failed(next(str(reply) for reply in replies if type(reply) is ErrorReply))
-    if isinstance(replies[0], list):
-        owners, floors, *pttls = cast("list[list[bytes | None]]", replies)
-        return owners, floors, cast("list[int]", pttls)
-    count = len(replies) // 3
-    values = [value or None for value in cast("list[bytes | None]", replies[: 2 * count])]
-    return values[:count], values[count:], cast("list[int]", replies[2 * count :])
-
-
-def _is_of_other_type(reply: object) -> bool:
-    return type(reply) is ErrorReply and str(reply).startswith("WRONGTYPE")
+        replies = [None if str(one).startswith("WRONGTYPE") else one for one in replies]
+        if (why := refusal_in(replies)) is not None:
+            return Failed(why)
+    said: Any = replies
+    if isinstance(said[0], list):
+        owners, floors, *pttls = said
+        return owners, floors, pttls
+    count = len(said) // 3
+    values = [value or None for value in said[: 2 * count]]
+    return values[:count], values[count:], said[2 * count :]

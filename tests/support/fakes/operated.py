@@ -260,7 +260,9 @@ class SimulatedConnection:
     network: Operated
 
     def __init__(self, url: str, clock: Clock, timeout: float) -> None:
+        clock.now()  # as for a deadline
         self.name = address_of(url)
+        self.timeout = timeout
         self.error: str | None = "not connected yet"
         self._node = self.network[int(url[-1])]
         self._sent: deque[tuple[Argument, ...]] = deque()

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 from celery_redlock.messages import delivery
 from celery_redlock.operate import listing as module
-from celery_redlock.operate.listing import BATCH, each_lock
+from celery_redlock.operate.listing import BATCH, each_lock, each_of
+from celery_redlock.operate.locks import Kind
 from celery_redlock.operate.views import read_views, reads_in_part, viewing
 from celery_redlock.redlock.lease import new_owner
-from celery_redlock.redlock.protocol.replies import Busy
+from celery_redlock.redlock.protocol.replies import Busy, Failed
 from celery_redlock.redlock.protocol.scripts import done_key
 from celery_redlock.redlock.transport import connection
 from celery_redlock.redlock.validation import KEY_BYTES, PREFIX_BYTES
-from tests.support.fakes.operated import Operated
+from tests.support.fakes import operated
+from tests.support.fakes.operated import Operated, Reporting
 
 
 def test_a_listing_that_is_not_read_to_its_end_leaves_no_reply_behind(three: Operated) -> None:
@@ -74,22 +77,120 @@ def test_the_locks_of_the_other_nodes_are_listed_once_if_one_fails(
     assert {lock.nodes for lock in found} == {3}
 
 
+Command = tuple[Any, ...]
+
+
+def overhear(node: Reporting) -> list[Command]:
+    """Return the list of the commands that a node gets from now on."""
+    execute, heard = node.execute, []
+
+    def note(command: Command) -> object:
+        heard.append(command)
+        return execute(command)
+
+    node.execute = note  # type: ignore[method-assign]
+    return heard
+
+
 def test_no_command_examines_more_keys_than_a_batch_has(three: Operated) -> None:
     redlock = three.redlock()
     for number in range(BATCH + 10):
         redlock.acquire(f"bank.sync:{number}", 30)
-    longest = 0
+    three[0].refused["GETRANGE"] = "NOPERM"
+    heard = overhear(three[0])
+    scanned: list[int] = []
     with three.opened() as nodes:
-        execute = three[0].execute
+        found = each_lock(nodes, "redlock", on_scanned=scanned.append)
+        assert len(list(found)) == BATCH + 10
+    assert {command[0] for command in heard} == {"GETRANGE", "SCAN", "MGET", "PTTL"}
+    values = [command for command in heard if command[0] == "MGET"]
+    assert 0 < max(len(command) - 1 for command in values) <= BATCH
+    scans = [command for command in heard if command[0] == "SCAN"]
+    assert {command[2:] for command in scans} == {("MATCH", "redlock:{*}", "COUNT", BATCH)}
+    assert scanned == [BATCH] * len(scans) * 3
 
-        def measure(command: tuple[object, ...]) -> object:
-            nonlocal longest
-            longest = max(longest, len(command) - 1)
-            return execute(command)  # type: ignore[arg-type]
 
-        three[0].execute = measure  # type: ignore[method-assign]
-        assert len(list(each_lock(nodes, "redlock"))) == BATCH + 10
-    assert 0 < longest <= BATCH
+def test_the_scan_waits_while_enough_names_do(
+    three: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operated, "_PAGE", 10)
+    monkeypatch.setattr(module, "BATCH", 2)
+    monkeypatch.setattr(module, "_ENOUGH", 4)
+    for number in range(30):
+        three[0].execute(("SET", f"redlock:{{{number:02}}}", new_owner("task")))
+    heard = overhear(three[0])
+    with three.opened() as nodes:
+        assert len(list(each_lock(nodes, "redlock"))) == 30
+    found = viewed = 0
+    waiting = []
+    for command in heard:
+        if command[0] == "SCAN":
+            waiting.append(found - viewed)
+            found += 10
+        viewed += command[0] == "PTTL"
+    assert waiting == [0, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "found"),
+    [
+        ({"held"}, ["held a"]),
+        ({"done"}, ["done a 2", "done b 3"]),
+        ({"reserved", "done"}, ["done a 2", "done b 3", "reserved b"]),
+    ],
+)
+def test_only_the_kinds_that_are_asked_for_are_listed(
+    three: Operated, kinds: set[str], found: list[str]
+) -> None:
+    redlock = three.redlock(key_prefix="bank")
+    redlock.acquire("a", 30)
+    redlock.reserve("b", 30)
+    redlock.mark_done("a", "task-1/0/abc")
+    redlock.mark_done("b", "task-2")
+    redlock.mark_done("not[me]", "task-3")
+    three[1].execute(("DEL", "bank:{a}:done:task-1/0/abc"))
+    heard, scanned = overhear(three[0]), 0
+
+    def add(keys: int) -> None:
+        nonlocal scanned
+        scanned += keys
+
+    with three.opened() as nodes:
+        locks = list(each_of(nodes, "bank", kinds, "[ab]", add))
+    assert sorted(
+        f"{lock.kind.value} {lock.key}" + f" {lock.votes}" * (lock.kind is Kind.DONE)
+        for lock in locks
+    ) == found  # fmt: skip
+    for lock in locks:
+        if lock.kind is Kind.DONE:
+            assert (lock.nodes, lock.remaining) == (3, 3600.0)
+            assert lock.owner == {"a": "task-1/0/abc", "b": "task-2"}[lock.key]
+    commands = [command[0] for command in heard]
+    assert scanned == 3 * BATCH * commands.count("SCAN")
+    assert ("GETRANGE" in commands[1:]) is (kinds != {"done"})
+
+
+def test_a_key_that_is_not_text_is_shown_as_far_as_it_is(three: Operated) -> None:
+    redlock = three.redlock()
+    redlock.acquire("a?b", 30)
+    redlock.mark_done("a?b", "task-1")
+    for node in (three[0], three[1], three[2]):
+        # On the wire the question mark is a byte that is no text.
+        execute = node.execute
+
+        def wired(command: Command, execute: Any = execute) -> Any:
+            reply = execute(tuple(
+                one.replace(b"\xff", b"?") if isinstance(one, bytes) else one for one in command
+            ))  # fmt: skip
+            if command[0] == "SCAN":
+                return [reply[0], [name.replace(b"?", b"\xff") for name in reply[1]]]
+            return reply
+
+        node.execute = wired  # type: ignore[method-assign]
+    with three.opened() as nodes:
+        found = list(each_of(nodes, "redlock", {"held", "done"}))
+    keys = [(lock.key, lock.votes) for lock in found]
+    assert keys == [("a\N{REPLACEMENT CHARACTER}b", 3)] * 2
 
 
 @pytest.mark.parametrize("refused", [(), ("GETRANGE",)], ids=["in part", "whole"])
@@ -119,8 +220,53 @@ def test_no_more_of_a_value_is_read_than_an_owner_has(three: Operated) -> None:
     with three.opened() as nodes:
         assert reads_in_part(nodes, b"x")
         assert [command[0] for command in viewing([b"x"], in_part=True)].count("MGET") == 0
+        heard = overhear(three[0])
+        read_views(nodes, "bank", "k")
+        assert [command[:2] for command in heard] == [
+            ("GETRANGE", b"bank:{k}"), ("GETRANGE", b"bank:{k}"), ("GETRANGE", b"bank:{k}:floor"),
+            ("PTTL", b"bank:{k}"),
+        ]  # fmt: skip
         three[2].refused["GETRANGE"] = "NOPERM this user has no permissions"
         assert not reads_in_part(nodes, b"x")
+        three[2].is_up = False
+        assert reads_in_part(nodes, b"x")
+
+
+def test_a_lock_that_ends_during_the_scan_is_not_listed(
+    three: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operated, "_PAGE", 10)
+    redlock = three.redlock()
+    for key in ("ends", "stays"):
+        redlock.acquire(key, 30)
+    for node in (three[0], three[1], three[2]):
+        execute = node.execute
+
+        def end(command: Command, node: Reporting = node, execute: Any = execute) -> object:
+            reply = execute(command)
+            if command[0] == "SCAN":
+                node.expire("ends")
+            return reply
+
+        node.execute = end  # type: ignore[method-assign]
+    with three.opened() as nodes:
+        assert [lock.key for lock in each_lock(nodes, "redlock")] == ["stays"]
+
+
+def test_a_held_lock_s_view_has_the_time_that_is_left(three: Operated) -> None:
+    lease = three.redlock().acquire("k", 30)
+    with three.opened() as nodes:
+        assert read_views(nodes, "redlock", "k") == [Busy(lease.owner, 30_000, lease.token)] * 3
+
+
+def test_a_free_lock_s_view_has_its_floor_and_no_time_left(three: Operated) -> None:
+    three[0].execute(("SET", "redlock:{k}:floor", "7"))
+    three[1].refused["PTTL"] = "NOPERM no PTTL"
+    three[2].is_up = False
+    with three.opened() as nodes:
+        assert read_views(nodes, "redlock", "k") == [
+            Busy("", 0, 7), Failed("NOPERM no PTTL"), Failed("Connection refused")
+        ]  # fmt: skip
 
 
 def test_a_key_that_is_no_value_is_no_lock(three: Operated) -> None:

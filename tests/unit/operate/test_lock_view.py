@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from celery import Celery
 
+from celery_redlock import singleton_task
 from celery_redlock.config.declared_options import lock_options
 from celery_redlock.config.options import LockOptions, OnConflict
 from celery_redlock.operate import lock_view
-from celery_redlock.operate.lock_view import LockView
+from celery_redlock.operate.lock_view import LockView, look_closely
+from celery_redlock.operate.locks import Kind, Lock
 from celery_redlock.redlock.inspection import Judgement, State
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.protocol.replies import Busy, Failed
+from tests.support.fakes.operated import Operated
+from tests.support.fakes.told import Told, active
 
 HELD = Busy(new_owner("task-1"), 9000, 5)
 OTHER = Busy(new_owner("task-2"), 9000, 6)
@@ -71,10 +77,24 @@ def test_without_a_quorum_nothing_is_known() -> None:
     assert said.endswith(": raise")
 
 
+@pytest.mark.parametrize("state", [State.GUARDED, State.SLOW, State.UNFIT, State.DOWN])
+def test_a_holder_counts_only_on_nodes_that_can_refuse_a_call(state: State) -> None:
+    said = next_call(view(HELD, HELD, HELD), None, state, state)
+    assert said.startswith("no quorum: 1 of 3 nodes vote")
+
+
+def test_what_only_a_minority_has_stops_no_call() -> None:
+    at_publish = options(lifetime="until_executed")
+    assert next_call(view(RESERVED, FREE, FREE), at_publish).startswith("it acquires the lock")
+    waiting = view(HELD, HELD, HELD, pending=(RESERVED, FREE, FREE))
+    assert "it takes the pending slot" in next_call(waiting, options(on_conflict="coalesce"))
+
+
 @pytest.mark.parametrize("state", [State.REFUSES, State.GUARDED, State.SLOW, State.UNFIT])
 def test_free_nodes_that_do_not_vote_grant_nothing(state: State) -> None:
     said = next_call(view(FREE, FREE, FREE), None, state, state)
     assert said.startswith("no quorum: 1 of 3 nodes vote")
+    assert said.endswith("; lock_on_unavailable decides")
     assert next_call(view(FREE, FREE, FREE), None, state).startswith("it acquires the lock")
 
 
@@ -134,6 +154,79 @@ def test_a_value_of_another_program_is_another_holder() -> None:
     waiting = view(HELD, HELD, HELD, pending=foreign)
     said = next_call(waiting, options(on_conflict="coalesce"))
     assert "and another holder has the pending slot: it ends as REVOKED" in said
+
+
+def test_each_node_s_view_is_told_as_text_and_as_values() -> None:
+    held = Busy(new_owner("task-1", "host-1"), 119_900, 5)
+    since = 1_763_800_000_000_000
+    waits = Busy(new_owner("task-3", is_reservation=True, since_us=since), 9000, 0)
+    mark = Lock("k", Kind.DONE, "task-0", 2, 3, 5.0)
+    seen = replace(view(held, FREE, DOWN, pending=(waits, waits, DOWN)), marks=[mark])
+    assert list(seen.rows) == [
+        ("a", "", "task-1@host-1", "119.9 s", "5"),
+        ("b", "", "-", "-", "-"),
+        ("c", "down", "-", "-", "-"),
+    ]
+    assert seen.lock
+    assert seen.pending
+    assert seen.as_json(7.0, "it waits") == {
+        "key": "k",
+        "answers": 2,
+        "nodes": [
+            {"node": "a", "holder": "task-1@host-1", "remaining": 119.9, "floor": 5},
+            {"node": "b", "holder": None, "remaining": 0.0, "floor": None},
+            {"node": "c", "error": "down"},
+        ],
+        "lock": seen.lock.as_json(7.0),
+        "pending": seen.pending.as_json(7.0),
+        "done": [mark.as_json(7.0) | {"label": "task-0"}],
+        "next_call": "it waits",
+    }
+    nothing = view(FREE, FREE, FREE).as_json(7.0, "it acquires")
+    assert (nothing["lock"], nothing["pending"], nothing["done"]) == (None, None, [])
+
+
+@pytest.mark.parametrize(
+    ("views", "worker"),
+    [((FREE,), None), ((RESERVED,), None), ((HELD,), "unknown: no worker that answered runs it")],
+)
+def test_a_worker_is_told_only_where_something_runs(
+    views: tuple[Busy, ...], worker: str | None
+) -> None:
+    assert (view(*views).worker, view(*views).arguments) == (worker, worker)
+
+
+def test_a_closer_look_shows_slot_marks_worker_and_next_call(
+    three: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = Celery("bank", broker="memory://", set_as_current=False)
+
+    @singleton_task(
+        app=app, shared=False, name="bank.sync", lock_key="{n}", lock_on_conflict="raise"
+    )
+    def sync(n: int) -> None: ...
+
+    told = Told(app, monkeypatch, {"celery@vm": [active("task-1")]})
+    redlock, target = three.redlock(key_prefix="bank"), three.target(key_prefix="bank", app=app)
+    redlock.acquire("bank.sync:1", 30, label="task-1")
+    redlock.reserve("bank.sync:1%next", 60, label="task-2")
+    for key, label in (("1", "task-9"), ("1", "task-0"), ("12", "task-3")):
+        redlock.mark_done(f"bank.sync:{key}", label)
+    three[2].is_up = False
+    seen, then = look_closely(target, "bank.sync:1")
+    assert seen.names == ["127.0.0.1:7000", "127.0.0.1:7001", "127.0.0.1:7002"]
+    assert [type(one) for one in seen.views] == [Busy, Busy, Failed]
+    assert (seen.worker, seen.arguments) == ("celery@vm (pid 7)", None)
+    assert seen.pending
+    assert (seen.pending.task_id, seen.pending.votes) == ("task-2", 2)
+    assert [(mark.owner, mark.votes) for mark in seen.marks] == [("task-0", 2), ("task-9", 2)]
+    assert then.endswith('it ends as FAILURE, with LockHeld (lock_on_conflict="raise")')
+    asked = told.asked
+    free, then = look_closely(target, "bank.sync:2")
+    assert (free.lock, free.pending, free.marks, told.asked) == (None, None, [], asked)
+    assert then.startswith("it acquires the lock")
+    slot, _ = look_closely(target, "bank.sync:1%next")
+    assert (slot.lock and slot.lock.kind, slot.pending_views) == (Kind.PENDING, [])
 
 
 def test_the_view_of_a_pending_slot_has_none_itself() -> None:

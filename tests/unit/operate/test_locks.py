@@ -8,7 +8,17 @@ from datetime import datetime, timezone
 import pytest
 
 from celery_redlock.beat.ticks import CLAIM_S
-from celery_redlock.operate.locks import Kind, Lock, by_age, escaped, lock_of, task_in
+from celery_redlock.operate.locks import (
+    LONGEST_OWNER,
+    Execution,
+    Kind,
+    Lock,
+    by_age,
+    escaped,
+    lock_in,
+    lock_of,
+    task_in,
+)
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.protocol.replies import Busy, Failed
 
@@ -21,6 +31,7 @@ DOWN = Failed("down")
 
 def test_a_key_that_no_node_has_is_free() -> None:
     assert lock_of("k", [FREE, FREE._replace(floor=T), DOWN]) is None
+    assert lock_of("k", [DOWN]) is None
 
 
 def test_a_lock_has_its_owner_s_votes_and_its_nodes_token() -> None:
@@ -93,7 +104,7 @@ def test_a_reservation_has_an_age_though_no_token() -> None:
     assert lock.began == pytest.approx(T / 1e6)
     shown = lock.as_json(T / 1e6 + 5)
     began = datetime.fromtimestamp(T / 1e6, timezone.utc)
-    assert (shown["age"], shown["since"]) == (5.0, began.isoformat())
+    assert (shown["age"], shown["since"], shown["token"]) == (5.0, began.isoformat(), None)
 
 
 def test_leases_come_first_and_the_longest_held_of_each() -> None:
@@ -107,6 +118,75 @@ def test_leases_come_first_and_the_longest_held_of_each() -> None:
     assert unknown
     mixed = [unknown, *reserved[::-1], *leases[::-1]]
     assert sorted(mixed, key=by_age) == [*leases, *reserved, unknown]
+
+
+def test_a_lock_is_told_as_text_and_as_values() -> None:
+    lock = lock_of("bank.sync:1", [Busy(MINE, 9000, T), Busy(MINE, 8001, T), FREE])
+    assert lock
+    now = T / 1e6 + 5.0006
+    told = "held", "5.0 s", "8.0 s", "2/3", "task-1@host-1"
+    assert lock.row(now) == (*told, "-", "bank.sync:1", "-")
+    values = {
+        "key": "bank.sync:1", "kind": "held", "task": "bank.sync", "task_id": "task-1",
+        "host": "host-1", "worker": None, "pid": None, "arguments": None, "id": lock.id,
+        "since": "2025-11-22T08:26:40+00:00", "age": 5.001, "remaining": 8.001, "token": T,
+        "votes": 2, "nodes": 3,
+    }  # fmt: skip
+    assert lock.as_json(now) == values
+    lock.execution = Execution("celery@vm", None, None)
+    assert lock.row(now) == (*told, "celery@vm", "bank.sync:1", "-")
+    lock.execution = Execution("celery@vm", 7, "(1,)")
+    assert lock.row(now) == (*told, "celery@vm (pid 7)", "bank.sync:1", "(1,)")
+    run = {"worker": "celery@vm", "pid": 7, "arguments": "(1,)"}
+    assert lock.as_json(now) == values | run
+
+
+@pytest.mark.parametrize(
+    ("owner", "kind", "holder"),
+    [
+        (MINE, Kind.HELD, "task-1@host-1"),
+        ("x", Kind.HELD, "nobody@x"),
+        ("task-1/0/abc", Kind.DONE, "task-1"),
+        ("", Kind.DONE, "nobody"),
+    ],
+)
+def test_the_holder_is_named_as_far_as_the_owner_tells(owner: str, kind: Kind, holder: str) -> None:
+    lock = Lock("k", kind, owner, 3, 3, 1.0)
+    assert lock.holder("nobody") == holder
+    assert lock.holder() == lock.row(1.0).holder == holder.replace("nobody", "-")
+
+
+@pytest.mark.parametrize(
+    ("raw", "owner"),
+    [
+        (b"a\xffb", "a\N{REPLACEMENT CHARACTER}b"),
+        (b"x" * LONGEST_OWNER, "x" * 1024),
+        (b"x" * 1025, f"{'x' * 100}\N{HORIZONTAL ELLIPSIS} (more than 1024 bytes: no owner)"),
+    ],
+)
+def test_a_value_that_no_lock_sets_is_shown_as_far_as_it_can_be(raw: bytes, owner: str) -> None:
+    lock = lock_in("k", [None, raw, raw], [None] * 3, [-2, 1000, 1000], 3)
+    assert lock
+    assert (lock.owner, lock.token, lock.votes) == (owner, 0, 2)
+
+
+def test_a_lock_that_never_expires_has_no_time_left() -> None:
+    lock = lock_of("k", [Busy(MINE, -1, T)])
+    assert lock
+    assert lock.remaining == 0.0
+
+
+@pytest.mark.parametrize("floors", [(T, T, T + 2), (T + 2, T, T), (T, T + 2, 0)])
+def test_of_floors_that_differ_the_highest_is_the_token(floors: tuple[int, int, int]) -> None:
+    lock = lock_of("k", [Busy(MINE, 9000, floor) for floor in floors])
+    assert lock
+    assert lock.token == T + 2
+
+
+def test_the_highest_token_is_valid() -> None:
+    lock = lock_of("k", [Busy(MINE, 1000, 2**53)])
+    assert lock
+    assert lock.token == 2**53
 
 
 @pytest.mark.parametrize("floor", [-1, 2**53 + 1])
@@ -128,7 +208,13 @@ def test_an_owner_is_not_shown() -> None:
 
 @pytest.mark.parametrize(
     ("key", "task"),
-    [("bank.sync:42", "bank.sync"), ("bank.sync", "bank.sync"), ("a%3Ab:x", "a:b"), ("x", "x")],
+    [
+        ("bank.sync:42", "bank.sync"),
+        ("bank.sync", "bank.sync"),
+        ("a%3Ab:x", "a:b"),
+        ("x", "x"),
+        ("%beat:bank@0123:nightly:2026-01-01T00:00:00Z", "bank@0123"),
+    ],
 )
 def test_the_task_is_what_is_before_the_first_colon(key: str, task: str) -> None:
     assert task_in(key) == task

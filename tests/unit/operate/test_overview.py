@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from celery_redlock.operate.overview import verdict_on
+from celery_redlock.operate.locks import Kind
+from celery_redlock.operate.overview import read_overview, verdict_on
 from celery_redlock.redlock.protocol.quorum import majority
+from tests.support.fakes.operated import Operated
 
 
 @pytest.mark.parametrize(
@@ -38,3 +40,34 @@ def test_the_verdict_tells_how_many_more_nodes_may_fail(
 ) -> None:
     verdict = verdict_on(votes, nodes, majority(nodes))
     assert (verdict.level.value, verdict.text) == (level, text)
+
+
+def test_an_overview_counts_all_and_has_the_oldest_that_are_wanted(three: Operated) -> None:
+    redlock = three.redlock(key_prefix="bank")
+    for key in ("k0", "a:b@0:c:2026-01-01T00:00:00Z", "k2"):
+        redlock.acquire(key, 30)
+        three.sleep(1.0)
+    redlock.reserve("waits", 30)
+    for slot, ttl in (("00:00Z:missed", 900), ("02:00Z:missed", 900), ("04:00Z", 120)):
+        redlock.reserve(f"%beat:bank@0:poll:2026-01-01T00:{slot}", ttl, label="no quorum")
+    three[0].is_up = False
+    seen = read_overview(
+        three.target(key_prefix="bank"), 2, lambda lock: lock.kind is Kind.HELD, lambda: 5.0006
+    )
+    assert (seen.votes, seen.found, len(seen.ticks), seen.at) == (2, 3, 3, 5.0006)
+    assert seen.as_json() == {
+        "at": 5.001,
+        "votes": 2,
+        "needed": 2,
+        "nodes": [status.as_json() for status in seen.statuses],
+        "counts": {"held": 3, "reserved": 1, "missed": 2, "published": 1},
+        "missed_ticks": [
+            {
+                "app": "bank", "entry": "poll", "slot": f"2026-01-01T00:{slot}:00Z",
+                "replica": seen.ticks[0].replica, "why": "no quorum",
+            }
+            for slot in ("02", "00")
+        ],
+        "oldest": [lock.as_json(5.0006) for lock in seen.oldest],
+    }  # fmt: skip
+    assert [lock.key for lock in seen.oldest] == ["k0", "a:b@0:c:2026-01-01T00:00:00Z"]

@@ -55,15 +55,19 @@ def test_many_filters_cost_the_nodes_one_look(
     assert len(reads) == 1
 
 
-def test_beyond_what_is_kept_a_filter_says_how_many_it_searches(three: Operated) -> None:
+def test_beyond_what_is_kept_a_filter_says_how_many_it_searches(
+    three: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
     redlock = three.redlock()
     for number in range(4):
         redlock.acquire(f"k{number}", 30)
         three.sleep(0.1)
-    snapshots = Snapshots(three.target(), 2, lambda: seconds(three), kept=3)
+    monkeypatch.setattr(module, "_KEPT", 3)
+    snapshots = Snapshots(three.target(), 2, lambda: seconds(three))
     assert (snapshots.get().found, snapshots.get().searched) == (4, 3)
     assert snapshots.get("k3").found == 0
-    assert Snapshots(three.target(), 2, lambda: seconds(three), kept=4).get().searched is None
+    monkeypatch.setattr(module, "_KEPT", 4)
+    assert Snapshots(three.target(), 2, lambda: seconds(three)).get().searched is None
 
 
 def test_the_nodes_rest_longer_than_a_look_took(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -14,6 +14,7 @@ from .text import document
 
 if TYPE_CHECKING:
     from celery_redlock.operate.node_status import NodeStatus
+    from celery_redlock.operate.target import Target
 
 _CONSEQUENCE = (
     "Consequence: these nodes vote without the wait for the restart guard. If one of them is not "
@@ -33,31 +34,43 @@ def admit(ctx: click.Context, *, reason: str, yes: bool, as_json: bool) -> None:
     any key of the lock, or if any other has a lock. Exits with 1 then. Valid for clients that name
     the same nodes in the same way, with a redlock_max_ttl that is not larger.
     """
+    outcome = _admit(target_of(ctx), reason, yes=yes)
+    click.echo(document(outcome.as_json()) if as_json else _text(outcome))
+    ctx.exit(1 if outcome.objections else 0)
+
+
+class _Outcome(NamedTuple):
+    """Nodes that wait, the names of those that were admitted, and what speaks against others."""
+
+    waiting: list[NodeStatus]
+    admitted: list[str]
+    objections: list[str]
+
+    def as_json(self) -> dict[str, list[str]]:
+        return self._asdict() | {"waiting": [one.node for one in self.waiting]}
+
+
+def _admit(target: Target, reason: str, *, yes: bool) -> _Outcome:
+    """Admit the nodes that wait, with `yes` and without an objection only."""
     from celery_redlock.operate.admission import admit as admit_nodes
     from celery_redlock.operate.admission import candidates
     from celery_redlock.operate.removal import operator
 
-    target = target_of(ctx)
     with target.nodes() as nodes:
         waiting, objections = candidates(target, nodes)
-        is_made = bool(yes and waiting and not objections)
-        errors = admit_nodes(target, nodes, waiting, operator(), reason) if is_made else {}
-    objections += [f"{node}: {error}" for node, error in errors.items()]
-    if as_json:
-        names = [one.node for one in waiting]
-        admitted = [node for node in names if is_made and node not in errors]
-        click.echo(document({"waiting": names, "admitted": admitted, "objections": objections}))
-    else:
-        click.echo(_text(waiting, objections, is_made=is_made))
-    ctx.exit(1 if objections else 0)
+        if objections or not (yes and waiting):
+            return _Outcome(waiting, [], objections)
+        errors = admit_nodes(target, nodes, waiting, operator(), reason)
+    admitted = [one.node for one in waiting if one.node not in errors]
+    return _Outcome(waiting, admitted, [f"{node}: {why}" for node, why in errors.items()])
 
 
-def _text(waiting: list[NodeStatus], objections: list[str], *, is_made: bool) -> str:
-    lines = [f"{one.node}: votes in {seconds(one.votes_in)}" for one in waiting]
-    if objections:
-        return "\n".join([*lines, "Not admitted:", *objections])
+def _text(outcome: _Outcome) -> str:
+    lines = [f"{one.node}: votes in {seconds(one.votes_in)}" for one in outcome.waiting]
+    if outcome.objections:
+        return "\n".join([*lines, "Not admitted:", *outcome.objections])
     if not lines:
         return "No node waits for its restart guard."
     done = "Admitted. Clients notice within seconds."
     none = f"None was admitted. To admit them: {same_command('--yes')}"
-    return "\n".join([*lines, _CONSEQUENCE, done if is_made else none])
+    return "\n".join([*lines, _CONSEQUENCE, done if outcome.admitted else none])

@@ -24,23 +24,24 @@ def beat_alive(ctx: click.Context, max_age: float) -> None:
 
     Ticks don't count while the broker or the quorum keeps beat from publishing.
     """
+    is_alive, words = _judged(ctx.obj.app, max_age)
+    click.echo(words, err=not is_alive)
+    ctx.exit(0 if is_alive else 1)
+
+
+def _judged(app: Any, max_age: float) -> tuple[bool, str]:
+    """Return whether beat is alive, and a sentence about its last tick."""
     from celery_redlock.beat import liveness
 
-    app: Any = ctx.obj.app
     age = liveness.age(app)
     if age is None:
         try:
             why = f"no {liveness.path_of(app)}"
         except FileNotFoundError as error:  # no folder for temporary files
             why = str(error)
-        click.echo(f"beat has not ticked on this host: {why}", err=True)
-        ctx.exit(1)
-    elif age > max_age:
-        click.echo(
-            f"beat last ticked {age:.1f} s ago, more than {max_age:.1f} s: it hangs, has ended, or "
-            "can't publish; its log names the reason",
-            err=True,
-        )
-        ctx.exit(1)
-    else:
-        click.echo(f"beat last ticked {age:.1f} s ago")
+        return False, f"beat has not ticked on this host: {why}"
+    last = f"beat last ticked {age:.1f} s ago"
+    if age > max_age:
+        causes = "it hangs, has ended, or can't publish; its log names the reason"
+        return False, f"{last}, more than {max_age:.1f} s: {causes}"
+    return True, last

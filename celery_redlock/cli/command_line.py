@@ -30,6 +30,11 @@ def same_command(*more: str) -> str:
     return _line([*start, *words[:end], *more, *words[end:]])
 
 
+def confirming(lock_id: str, expected: str | None) -> str:
+    """Return the command that was typed, with --yes, for the holder of an id and no other."""
+    return same_command("--yes", *(() if expected else ("--expect", lock_id)))
+
+
 def same_command_with_app() -> str:
     """Return the command that was typed without an app, with the place for one."""
     return f"{PLACEHOLDER} {_line(_typed()[1])}"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from celery_redlock.operate.doctor import Finding, Trap
+    from celery_redlock.operate.target import Target
 
 _COLOURS = {"error": "red", "warning": "yellow", "unknown": "cyan"}
 _INDENT = " " * 9
@@ -54,12 +55,19 @@ def doctor(
     A lock is written on each node, and deleted at once.
     Exits with 1 if there is an error; with --strict, also if there is a warning.
     """
-    from celery_redlock.operate.doctor import Severity, diagnose
-
     if explain is not None:
         _explain(explain, as_json=as_json)
         return
-    found = diagnose(target_of(ctx), fleet)
+    ctx.exit(0 if _diagnose(target_of(ctx), fleet, strict=strict, as_json=as_json) else 1)
+
+
+def _diagnose(
+    target: Target, fleet: tuple[int, int] | None, *, strict: bool, as_json: bool
+) -> bool:
+    """Print the findings; return whether there is no error and, if it is strict, no warning."""
+    from celery_redlock.operate.doctor import Severity, diagnose
+
+    found = diagnose(target, fleet)
     totals = {one.value: sum(each.severity is one for each in found) for one in Severity}
     if as_json:
         findings = [finding.as_json(other_command()) for finding in found]
@@ -67,7 +75,7 @@ def doctor(
     else:
         texts = [finding_text(finding, other_command()) for finding in found]
         click.echo("\n\n".join([*texts, _sum(found, totals)]))
-    ctx.exit(1 if totals["error"] or (strict and totals["warning"]) else 0)
+    return not (totals["error"] or (strict and totals["warning"]))
 
 
 def _explain(code: str, *, as_json: bool) -> None:

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .command_line import other_command, same_command
-from .key import takes_key
+from .command_line import confirming, other_command
+from .key import key_on, takes_key
 from .parameters import TEXT
 from .show import lock_text
 from .target import as_json, target_of
 from .text import document, visible
 
 if TYPE_CHECKING:
+    from celery_redlock.operate.ending import Order
     from celery_redlock.operate.lock_view import LockView
     from celery_redlock.operate.locks import Lock
+    from celery_redlock.operate.target import Target
 
     from .key import GivenKey
 
@@ -51,15 +53,24 @@ def end(
     seconds until the run has ended. A worker of the solo pool can't end its run.
     Exits with 1 if the run goes on, or no run holds the lock.
     """
-    from celery_redlock.operate.ending import CONSEQUENCE, Ending, Order
-    from celery_redlock.operate.ending import end as end_run
-    from celery_redlock.operate.lock_view import view_of
+    from celery_redlock.operate.ending import Order
     from celery_redlock.operate.removal import operator
 
     target = target_of(ctx)
-    if given is None:
-        raise click.UsageError("Give a KEY, or --task with its arguments.")
-    key, ending = given.on(target), None
+    order = Order(operator(), reason, signal)
+    is_done = _end(target, key_on(target, given), expected, order, yes=yes, as_json=as_json)
+    ctx.exit(0 if is_done else 1)
+
+
+def _end(
+    target: Target, key: str, expected: str | None, order: Order, *, yes: bool, as_json: bool
+) -> bool:
+    """End the run, with `yes` only, and print what became of it; return whether it did not fail."""
+    from celery_redlock.operate.ending import CONSEQUENCE, Ending
+    from celery_redlock.operate.ending import end as end_run
+    from celery_redlock.operate.lock_view import view_of
+
+    ending = None
     with target.nodes() as nodes:
         lock = _lock_in(view_of(nodes, target.key_prefix, key))
         if expected not in (None, lock.id):
@@ -68,7 +79,6 @@ def end(
             click.echo(f"{visible(key)}: {lock_text(lock, time.time())}")
             click.echo(f"Consequence: {CONSEQUENCE}.\n")
         if yes and ending is None:
-            order = Order(operator(), reason, signal)
             ending = end_run(target, nodes, lock, order, time.sleep)
     if as_json:
         told = {"ended": bool(ending and ending.is_ended), "outcome": ending and ending.outcome}
@@ -76,9 +86,8 @@ def end(
     elif ending:
         click.echo(f"{visible(ending.outcome)}.")
     else:
-        words = ("--yes",) if expected else ("--yes", "--expect", lock.id)
-        click.echo(f"Nothing was ended. To end it: {same_command(*words)}")
-    ctx.exit(1 if ending and not ending.is_ended else 0)
+        click.echo(f"Nothing was ended. To end it: {confirming(lock.id, expected)}")
+    return ending is None or ending.is_ended
 
 
 def _lock_in(view: LockView) -> Lock:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any
@@ -10,27 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .command_line import same_command_with_app
-from .parameters import TEXT
+from .parameters import TEXT, Json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from celery_redlock.operate.target import Target
-
-
-def _json_of(kind: type[Any]) -> Callable[[click.Context, click.Parameter, str], Any]:
-    """Return the callback of an option that is JSON of a type."""
-
-    def parse(_ctx: click.Context, _option: click.Parameter, value: str) -> Any:
-        try:
-            parsed = json.loads(value)
-        except ValueError as error:
-            raise click.BadParameter(f"{value!r} is not JSON: {error}") from error
-        if not isinstance(parsed, kind):
-            raise click.BadParameter(f"{value!r} is not a JSON {kind.__name__}")
-        return parsed
-
-    return parse
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +52,26 @@ class GivenKey:
         return key_of_call(target.app, str(self.task), self.args, self.kwargs)
 
 
+def key_on(target: Target, given: GivenKey | None) -> str:
+    """Return the key of the lock that must be given.
+
+    Raises:
+        UsageError: Neither a key nor a call is given, or a call without an app.
+        ConfigurationError: As with `GivenKey.on`.
+    """
+    if given is None:
+        raise click.UsageError("Give a KEY, or --task with its arguments.")
+    return given.on(target)
+
+
+def _given(
+    key: str | None, task: str | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> GivenKey | None:
+    if key is not None and task is not None:
+        raise click.UsageError("Give a KEY, or --task with its arguments, not both.")
+    return None if key is None and task is None else GivenKey(key, task, args, kwargs)
+
+
 def takes_key(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command a KEY, or ``--task`` with its arguments, as `given`; None: neither was typed.
 
@@ -77,12 +81,8 @@ def takes_key(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.argument("key", type=TEXT, required=False)
     @click.option("--task", help="Name of a task, instead of a key; with an app only.")
-    @click.option(
-        "--args", callback=_json_of(list), default="[]", help="Its arguments, as a JSON list."
-    )
-    @click.option(
-        "--kwargs", callback=_json_of(dict), default="{}", help="The same by name, as JSON."
-    )
+    @click.option("--args", type=Json(list), default="[]", help="Its arguments, as a JSON list.")
+    @click.option("--kwargs", type=Json(dict), default="{}", help="The same by name, as JSON.")
     @wraps(command)
     def with_key(
         *others: Any,
@@ -92,10 +92,6 @@ def takes_key(command: Callable[..., Any]) -> Callable[..., Any]:
         kwargs: dict[str, Any],
         **options: Any,
     ) -> Any:
-        if key is not None and task is not None:
-            raise click.UsageError("Give a KEY, or --task with its arguments, not both.")
-        is_given = key is not None or task is not None
-        given = GivenKey(key, task, args, kwargs) if is_given else None
-        return command(*others, given=given, **options)
+        return command(*others, given=_given(key, task, args, kwargs), **options)
 
     return with_key

@@ -12,7 +12,7 @@ import click
 from celery_redlock.units import count
 
 from .parameters import TEXT
-from .target import as_json, target_of
+from .target import as_json, has_answers, say_left_out, target_of
 from .text import json_text, padded, visible, widths_of
 
 if TYPE_CHECKING:
@@ -53,23 +53,25 @@ def list_(
     document.
     Exits with 1 if fewer nodes than a quorum answer.
     """
-    target = target_of(ctx)
+    ctx.exit(0 if _list(target_of(ctx), match, task, kinds or SHOWN, as_json=as_json) else 1)
+
+
+def _list(
+    target: Target, match: str, task: str | None, kinds: tuple[str, ...], *, as_json: bool
+) -> bool:
+    """Print the locks; return whether a quorum has answered."""
     with target.nodes() as nodes:
-        locks = _each(target, nodes, match, kinds or SHOWN)
+        locks = _each(target, nodes, match, kinds)
         if task is not None:
             locks = (lock for lock in locks if lock.task == task)
         locks = _told(target, locks)
         total = _print_json(locks) if as_json else _print_text(locks, header_of(target))
         errors = nodes.errors
-    for node, error in errors.items():
-        click.echo(visible(f"{node} is left out: {error}"), err=True)
-    answers = len(nodes) - len(errors)
-    if answers < target.quorum:
-        lacking = f"{answers} of {len(nodes)} nodes answered, {target.quorum} are needed"
-        click.echo(f"{lacking}: other locks may be held.", err=True)
+    say_left_out(errors)
+    is_known = has_answers(target, errors)
     if task is not None and not total:
         say_doubt(target, task)
-    ctx.exit(1 if answers < target.quorum else 0)
+    return is_known
 
 
 def _each(target: Target, nodes: NodeSet, match: str, kinds: tuple[str, ...]) -> Iterator[Lock]:

@@ -11,13 +11,14 @@ import click
 from celery_redlock.units import count
 
 from .parameters import TEXT, Duration
-from .target import as_json, target_of
+from .target import as_json, say_left_out, target_of
 from .text import columns, document, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from celery_redlock.operate.operator_log import Action
+    from celery_redlock.operate.target import Target
 
 _HEADER = ("TIME", "BY", "ACTION", "RESULT", "KEY", "WHAT", "REASON")
 
@@ -33,35 +34,40 @@ def log(ctx: click.Context, *, key: str | None, since: float | None, as_json: bo
     The nodes keep the last 1000 actions, for 90 days.
     Exits with 1 if fewer nodes than a quorum answer.
     """
+    ctx.exit(0 if _log(target_of(ctx), key, since, as_json=as_json) else 1)
+
+
+def _log(target: Target, key: str | None, since: float | None, *, as_json: bool) -> bool:
+    """Print the actions; return whether a quorum has answered."""
     from celery_redlock.operate.operator_log import read_log
 
-    target = target_of(ctx)
     with target.nodes() as nodes:
         actions, errors = read_log(target, nodes)
-        answers = len(nodes) - len(errors)
     if since is not None:
         actions = [one for one in actions if one.at >= time.time() - since]
     if key is not None:
         actions = [one for one in actions if one.key == key]
     click.echo(document([_as_json(one) for one in actions]) if as_json else _text(actions))
-    for node, error in errors.items():
-        click.echo(visible(f"{node} is left out: {error}"), err=True)
-    ctx.exit(1 if answers < target.quorum else 0)
+    say_left_out(errors)
+    return len(target.urls) - len(errors) >= target.quorum
+
+
+def _time(action: Action) -> datetime:
+    return datetime.fromtimestamp(action.at, timezone.utc)
 
 
 def _as_json(action: Action) -> dict[str, object]:
-    at = datetime.fromtimestamp(action.at, timezone.utc).isoformat()
     return {
-        "at": at, "author": action.author, "action": action.action, "result": action.result,
-        "key": action.key or None, "what": action.what, "reason": action.reason or None,
-        "id": action.id,
+        "at": _time(action).isoformat(), "author": action.author, "action": action.action,
+        "result": action.result, "key": action.key or None, "what": action.what,
+        "reason": action.reason or None, "id": action.id,
     }  # fmt: skip
 
 
 def _text(actions: Sequence[Action]) -> str:
     rows = [
         (
-            f"{datetime.fromtimestamp(one.at, timezone.utc):%Y-%m-%d %H:%M:%S}",
+            f"{_time(one):%Y-%m-%d %H:%M:%S}",
             *(
                 visible(text) or "-"
                 for text in (

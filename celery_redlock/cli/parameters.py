@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -26,7 +27,7 @@ class Seconds(click.FloatRange):
 
         number: float = super().convert(value, param, ctx)
         if not number <= LONGEST_S:  # NaN is not, either
-            self.fail(f"{number} is more than {LONGEST_S:.0f} (ten years).", param, ctx)
+            self.fail(f"{number} is more than {LONGEST_S:.0f} (ten years).")
         return number
 
 
@@ -35,9 +36,7 @@ class Duration(click.types.FloatParamType):
 
     name = "duration"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
+    def convert(self, value: Any, *_: object) -> float:
         """Return the duration in seconds.
 
         Raises:
@@ -45,25 +44,50 @@ class Duration(click.types.FloatParamType):
         """
         found = _DURATION.fullmatch(str(value))
         if not found:
-            self.fail(f"{value!r} is not a duration such as 90, 30s, 15m, 2h or 7d.", param, ctx)
+            self.fail(f"{value!r} is not a duration such as 90, 30s, 15m, 2h or 7d.")
         return float(found[1]) * _UNITS_S[found[2]]
 
 
 class Text(click.types.StringParamType):
     """Text as the nodes have it, in UTF-8: not the bytes of a terminal with another encoding."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def convert(self, value: Any, *_: object) -> str:
         """Return the text.
 
         Raises:
             BadParameter: It can't be encoded.
         """
-        text = str(super().convert(value, param, ctx))
+        text = str(value)
         try:
             text.encode()
         except UnicodeEncodeError:
-            self.fail(f"{text!r} can't be encoded as UTF-8.", param, ctx)
+            self.fail(f"{text!r} can't be encoded as UTF-8.")
         return text
+
+
+class Json(click.types.StringParamType):
+    """JSON of a type.
+
+    Args:
+        kind: Type of the value that JSON is read as.
+    """
+
+    def __init__(self, kind: type[Any]) -> None:
+        self.kind = kind
+
+    def convert(self, value: Any, *_: object) -> Any:
+        """Return the value.
+
+        Raises:
+            BadParameter: It is not JSON, or of another type.
+        """
+        try:
+            parsed = json.loads(value)
+        except ValueError as error:
+            self.fail(f"{value!r} is not JSON: {error}")
+        if not isinstance(parsed, self.kind):
+            self.fail(f"{value!r} is not a JSON {self.kind.__name__}")
+        return parsed
 
 
 TEXT = Text()

@@ -9,7 +9,7 @@ import click
 
 from celery_redlock.units import seconds
 
-from .command_line import same_command
+from .command_line import confirming
 from .key import takes_key
 from .list_ import KINDS
 from .parameters import TEXT, Duration, Seconds
@@ -89,13 +89,8 @@ def release(  # noqa: PLR0913  # an argument for each option
     Exits with 1 if there is nothing to release, or another holder has it by now.
     """
     target = target_of(ctx)
-    if (given is None) is not orphaned:
-        raise click.UsageError("Give a KEY, or --task with its arguments, or --orphaned.")
-    if queues and not orphaned:
-        raise click.UsageError("--queue is an option of --orphaned.")
+    _refuse_others(given, orphaned=orphaned, queues=queues, kinds=kinds, older_than=older_than)
     task = _task_of(given, label, expected) if kinds else None
-    if older_than is not None and not kinds:
-        raise click.UsageError("--older-than is an option of --kind.")
     how = How(reason, yes=yes, as_json=as_json)
     with target.nodes() as nodes:
         if given is None:
@@ -105,6 +100,27 @@ def release(  # noqa: PLR0913  # an argument for each option
         else:
             released = _one(target, nodes, given.on(target), label, expected, how)
     ctx.exit(0 if released else 1)
+
+
+def _refuse_others(
+    given: GivenKey | None,
+    *,
+    orphaned: bool,
+    queues: tuple[str, ...],
+    kinds: tuple[str, ...],
+    older_than: float | None,
+) -> None:
+    """Refuse what is an option of another kind of release.
+
+    Raises:
+        UsageError: There is such an option, or it is not said what to release.
+    """
+    if (given is None) is not orphaned:
+        raise click.UsageError("Give a KEY, or --task with its arguments, or --orphaned.")
+    if queues and not orphaned:
+        raise click.UsageError("--queue is an option of --orphaned.")
+    if older_than is not None and not kinds:
+        raise click.UsageError("--older-than is an option of --kind.")
 
 
 def _task_of(given: GivenKey | None, label: str | None, expected: str | None) -> str:
@@ -145,8 +161,7 @@ def _one(
         click.echo(f"Not released: its id is not {visible(str(expected))}.")
         return False
     if not how.yes:
-        words = ("--yes",) if expected else ("--yes", "--expect", lock.id)
-        click.echo(f"Nothing was released. To release it: {same_command(*words)}")
+        click.echo(f"Nothing was released. To release it: {confirming(lock.id, expected)}")
         return True
     click.echo("Released." if released else "Not released: it has another holder by now, or none.")
     return released

@@ -12,6 +12,7 @@ from celery_redlock.units import count, seconds
 from .command_line import same_command, same_command_with_app
 from .list_ import say_doubt
 from .show import lock_text
+from .target import has_answers
 from .text import document, visible
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def release_kinds(
     from celery_redlock.operate.tasks import options_of
 
     locks, ageless = locks_of(nodes, target.key_prefix, task, kinds, older_than, time.time())
-    answers = len(nodes) - len(nodes.errors)
+    errors = nodes.errors
     if not (locks or ageless):
         say_doubt(target, task)
     options = options_of(target.app, task)
@@ -79,11 +80,9 @@ def release_kinds(
     are_released = _release(target, nodes, locks, "lock", age, how)
     if ageless:
         click.echo(f"Kept, because their age is unknown: {count(ageless, 'lock')}.", err=True)
-    if answers < target.quorum:
-        lacking = f"{answers} of {len(nodes)} nodes answered, {target.quorum} are needed"
-        click.echo(f"{lacking}: other locks may be held.", err=True)
+    is_known = has_answers(target, errors)
     _say_how(locks, how)
-    return answers >= target.quorum and (are_released or not how.yes)
+    return is_known and (are_released or not how.yes)
 
 
 def _release(

@@ -9,7 +9,7 @@ import click
 
 from celery_redlock.units import count, seconds
 
-from .key import takes_key
+from .key import key_on, takes_key
 from .target import as_json, target_of
 from .text import columns, document, visible
 
@@ -35,18 +35,21 @@ def show(ctx: click.Context, *, given: GivenKey | None, as_json: bool) -> None:
     KEY is as in `list`. With --task the key is computed as the app does.
     Exits with 1 if fewer nodes than a quorum answer.
     """
+    target = target_of(ctx)
+    ctx.exit(0 if _show(target, key_on(target, given), as_json=as_json) else 1)
+
+
+def _show(target: Target, key: str, *, as_json: bool) -> bool:
+    """Print what is stored under a key; return whether a quorum has answered."""
     from celery_redlock.operate.lock_view import look_closely
 
-    target = target_of(ctx)
-    if given is None:
-        raise click.UsageError("Give a KEY, or --task with its arguments.")
-    view, then = look_closely(target, given.on(target))
+    view, then = look_closely(target, key)
     if as_json:
         click.echo(document(view.as_json(time.time(), then)))
     else:
         click.echo(view_text(view, time.time(), _run_lines(target, view)))
         click.echo(f"\nA new call now: {visible(then)}.")
-    ctx.exit(0 if view.is_known else 1)
+    return view.is_known
 
 
 def view_text(view: LockView, now: float, run: Iterable[str] = ()) -> str:

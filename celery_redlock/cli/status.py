@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from celery_redlock.operate.node_status import NodeStatus
+    from celery_redlock.operate.target import Target
 
 HEADER = (
     "NODE", "STATE", "SERVER", "ROLE", "UP", "ROUND TRIP", "CLOCK", "MEMORY", "POLICY",
@@ -29,9 +30,13 @@ def status(ctx: click.Context, *, as_json: bool) -> None:
 
     Exits with 1 if no quorum votes.
     """
+    ctx.exit(0 if _status(target_of(ctx), as_json=as_json) else 1)
+
+
+def _status(target: Target, *, as_json: bool) -> bool:
+    """Print the nodes; return whether a quorum votes."""
     from celery_redlock.operate.node_status import read_statuses, votes
 
-    target = target_of(ctx)
     with target.nodes() as nodes:
         statuses = read_statuses(target, nodes)
     voting = votes(statuses)
@@ -44,7 +49,7 @@ def status(ctx: click.Context, *, as_json: bool) -> None:
         click.echo(document(shown))
     else:
         click.echo(status_text(statuses, voting, target.quorum))
-    ctx.exit(0 if voting >= target.quorum else 1)
+    return voting >= target.quorum
 
 
 def status_text(statuses: Sequence[NodeStatus], voting: int, needed: int) -> str:

@@ -14,8 +14,11 @@ import click
 
 from .command_line import note_typed
 from .parameters import TEXT
+from .text import visible
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from celery_redlock.operate.target import Target
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -37,6 +40,27 @@ def target_of(ctx: click.Context) -> Target:
         missing = "Missing option '--node', or the variable REDLOCK_NODES."
         raise click.UsageError(missing, ctx.parent)
     return ctx.obj
+
+
+def say_left_out(errors: Mapping[str, str]) -> None:
+    """Say on the standard error which nodes are left out, and why."""
+    for node, error in errors.items():
+        click.echo(visible(f"{node} is left out: {error}"), err=True)
+
+
+def has_answers(target: Target, errors: Mapping[str, str]) -> bool:
+    """Return whether a quorum has answered; say on the standard error if it has not.
+
+    Args:
+        target: The nodes.
+        errors: Errors of those that have not answered.
+    """
+    total = len(target.urls)
+    answers = total - len(errors)
+    if answers < target.quorum:
+        lacking = f"{answers} of {total} nodes answered, {target.quorum} are needed"
+        click.echo(f"{lacking}: other locks may be held.", err=True)
+    return answers >= target.quorum
 
 
 class RedlockGroup(click.Group):

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
+    from celery_redlock.operate.incidents import Incidents
     from celery_redlock.operate.overview import Overview
+    from celery_redlock.operate.target import Target
 
 _MOST_MISSED = 3
 _NODES = Fit(
@@ -87,31 +89,36 @@ def top(
     is a document.
     """
     from celery_redlock.operate.incidents import Incidents
+
+    target = target_of(ctx)
+    with suppress(KeyboardInterrupt), Incidents(target.app) as incidents:
+        updates = itertools.islice(_updates(target, incidents, interval, lines, kinds), count)
+        _show(updates, as_json=as_json)
+
+
+def _updates(
+    target: Target, incidents: Incidents, interval: float, lines: int, kinds: Sequence[str]
+) -> Iterator[Update]:
+    """Yield updates without end, with a pause before each but the first."""
     from celery_redlock.operate.overview import read_overview
     from celery_redlock.operate.running import Watch
 
-    target = target_of(ctx)
-    is_live = sys.stdout.isatty() and not as_json
-    shown, header = kinds or SHOWN, header_of(target)
-    watch = Watch(target)
+    shown, header, watch = kinds or SHOWN, header_of(target), Watch(target)
+    while True:
+        overview = read_overview(target, lines, lambda lock: lock.kind in shown, time.time)
+        rate = incidents.conflict_rate(overview.at)
+        problem = watch.tell(overview.oldest).problem
+        yield Update(replace(overview, problem=problem), rate, header, shown)
+        time.sleep(interval)
 
-    def each() -> Iterator[Update]:
-        for number in itertools.count():
-            if number:
-                time.sleep(interval)
-            overview = read_overview(target, lines, lambda lock: lock.kind in shown, time.time)
-            rate = incidents.conflict_rate(overview.at)
-            problem = watch.tell(overview.oldest).problem
-            yield Update(replace(overview, problem=problem), rate, header, shown)
-            if number + 1 == count:
-                return
 
-    with suppress(KeyboardInterrupt), Incidents(target.app) as incidents:
-        if is_live:
-            _show_live(each())
-            return
-        for update in each():
-            click.echo(json_text(update_json(update)) if as_json else update_text(update))
+def _show(updates: Iterator[Update], *, as_json: bool) -> None:
+    """Print updates, or show them on a terminal."""
+    if sys.stdout.isatty() and not as_json:
+        _show_live(updates)
+        return
+    for update in updates:
+        click.echo(json_text(update_json(update)) if as_json else update_text(update))
 
 
 def update_json(update: Update) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -31,23 +31,38 @@ def three(monkeypatch: pytest.MonkeyPatch) -> Operated:
 def run(three: Operated, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run `celery-redlock` on the three nodes: `run("status", "--json")`.
 
-    `options` are those of the group; with `app`, it is `celery -A bank redlock` instead.
+    `options` are those of the group; with `app`, it is `celery -A bank redlock` instead. With
+    `color` the output has colours.
     """
 
-    def run(*words: str, options: Sequence[str] = (), app: Celery | None = None) -> Ran:
+    def run(
+        *words: str, options: Sequence[str] = (), app: Celery | None = None, color: bool = False
+    ) -> Ran:
         if app is not None:
             monkeypatch.setattr(sys, "argv", ["celery", "-A", "bank", "redlock", *words])
             result = CliRunner().invoke(
-                with_app, words, obj=SimpleNamespace(app=app), catch_exceptions=False
+                with_app, words, obj=SimpleNamespace(app=app), catch_exceptions=False, color=color
             )
         else:
             nodes = [word for url in three.urls for word in ("--node", url)]
             typed = [*nodes, *options, *words]
             monkeypatch.setattr(sys, "argv", ["celery-redlock", *typed])
-            result = CliRunner().invoke(main, typed, catch_exceptions=False)
+            result = CliRunner().invoke(main, typed, catch_exceptions=False, color=color)
         return Ran(result.exit_code, result.output)
 
     return run
+
+
+@pytest.fixture
+def standard_error(capsys: pytest.CaptureFixture[str], bank: Celery) -> Callable[..., str]:
+    """Return what `celery -A bank redlock` writes to the standard error."""
+
+    def standard_error(*words: str) -> str:
+        with pytest.raises(SystemExit):
+            with_app.main(words, obj=SimpleNamespace(app=bank))
+        return capsys.readouterr().err
+
+    return standard_error
 
 
 @pytest.fixture(autouse=True)

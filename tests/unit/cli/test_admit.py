@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from celery_redlock.operate import admission
+from celery_redlock.operate.removal import operator
 from tests.support.fakes.operated import Operated
 from tests.support.processes.ran import Run
 
@@ -27,9 +28,13 @@ def noted(three: Operated) -> list[str | None]:
 def test_without_yes_no_node_is_admitted(three: Operated, run: Run) -> None:
     ran = run("admit")
     assert ran.exit_code == 0
-    assert f"{A}: votes in 43.6 s" in ran.output
-    assert "None was admitted. To admit them: celery-redlock --node redis://" in ran.output
-    assert ran.output.endswith(" admit --yes\n")
+    *nodes, consequence, line = ran.output.splitlines()
+    assert nodes == [f"{node}: votes in 43.6 s" for node in (A, B, C)]
+    assert consequence.startswith("Consequence: these nodes vote without the wait")
+    assert line.startswith("None was admitted. To admit them: celery-redlock --node redis://")
+    assert line.endswith(" admit --yes")
+    shown = run("admit", "--json").json
+    assert shown == {"waiting": [A, B, C], "admitted": [], "objections": []}
     assert noted(three) == [None] * 3
 
 
@@ -43,9 +48,11 @@ def test_new_nodes_are_admitted_for_their_present_run(three: Operated, run: Run)
 
 
 def test_an_admission_is_in_the_log_with_its_reason(three: Operated, run: Run) -> None:
-    run("admit", "--yes", "--reason", "new machines")
+    ran = run("admit", "--yes", "--reason", "new machines")
+    assert ran.output.endswith("\nAdmitted. Clients notice within seconds.\n")
     [action] = run("log", "--json").json
     assert (action["action"], action["reason"]) == ("admit", "new machines")
+    assert (action["author"], action["key"]) == (operator(), None)
     assert action["what"] == f"{A}, {B}, {C}"
     three.time += 64.0
     for number in range(3):

@@ -29,6 +29,7 @@ def run(app: Celery, *args: str) -> Result:
     ("age", "args", "code", "says"),
     [
         (59.9, (), 0, "beat last ticked 59.9 s ago\n"),
+        (60.0, (), 0, "beat last ticked 60.0 s ago\n"),
         (60.1, (), 1, f"beat last ticked 60.1 s ago, more than 60.0 s: {CAUSES}\n"),
         (7.0, ("--max-age", "5"), 1, f"beat last ticked 7.0 s ago, more than 5.0 s: {CAUSES}\n"),
         (7.0, ("--max-age", "7.5"), 0, "beat last ticked 7.0 s ago\n"),

@@ -56,6 +56,14 @@ def test_a_password_is_left_out(monkeypatch: pytest.MonkeyPatch, url: str) -> No
     assert "secret" not in line(monkeypatch, argv, 1)
 
 
+@pytest.mark.parametrize("word", ["me@host", "password=4", "redis://b"])
+def test_a_word_that_is_no_url_with_a_password_is_shown(
+    monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    argv = ["celery", "redlock", "release", word]
+    assert line(monkeypatch, argv, 2) == f"celery redlock release {word}"
+
+
 def test_what_is_not_printable_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     argv = ["celery", "redlock", "release", "a\x1b[2J"]
     assert line(monkeypatch, argv, 2) == r"celery redlock release 'a\x1b[2J'"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,8 +11,11 @@ from celery import Celery
 from celery_redlock.operate import ending
 from celery_redlock.operate.ending import Ending, Order
 from celery_redlock.operate.locks import Lock
+from celery_redlock.operate.node_set import NodeSet
 from celery_redlock.operate.removal import operator
+from celery_redlock.operate.target import Target
 from celery_redlock.redlock.task_lock import TaskLock
+from celery_redlock.redlock.validation import address_of
 from tests.support.fakes.operated import Operated
 from tests.support.processes.ran import Run
 
@@ -21,7 +25,11 @@ def orders(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Order]]:
     """Whose run was to be ended, and how; that of `goes-on` does not end."""
     given: list[tuple[str, Order]] = []
 
-    def end(_target: Any, _nodes: Any, lock: Lock, order: Order, _sleep: Any) -> Ending:
+    def end(
+        target: Target, nodes: NodeSet, lock: Lock, order: Order, sleep: Callable[[float], None]
+    ) -> Ending:
+        sleep(1.0)
+        assert nodes.names == [address_of(url) for url in target.urls]
         given.append((lock.id, order))
         if lock.key == "goes-on":
             return Ending("Still held: worker celery@\x1b: why")
@@ -46,6 +54,10 @@ def test_without_yes_nothing_is_ended(
     shown = run("end", "k", "--json", app=bank)
     assert (shown.json["ended"], shown.json["outcome"]) == (False, None)
     assert shown.json["id"] == identity
+    assert shown.json["consequence"].startswith("its run is ended where it runs")
+    assert run("end", "k", "--expect", identity, app=bank).output.endswith(
+        f" end k --expect {identity} --yes\n"
+    )
     assert (ran.exit_code, shown.exit_code, orders) == (0, 0, [])
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import io
 import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +14,9 @@ import click
 import pytest
 from celery import Celery
 
+from celery_redlock.operate import listing
+from celery_redlock.operate.locks import Kind, Lock
+from celery_redlock.redlock.errors import RedlockError
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.operated import Operated
@@ -212,10 +217,13 @@ def test_on_a_terminal_a_bar_goes_to_standard_error(
     passes: int,
 ) -> None:
     words = ["list", "--json", *(word for kind in kinds for word in ("--kind", kind))]
-    without_bar = run(*words)
     terminal = Terminal()
     module = importlib.import_module("celery_redlock.cli.list_")
     monkeypatch.setattr(module, "sys", SimpleNamespace(stderr=terminal))
+    # A node that is down, or does not tell, is not counted.
+    three[0].is_up = False
+    three[1].refused["DBSIZE"] = "NOPERM"
+    without_bar = run(*words)
     bars: list[Any] = []
     new_bar = click.progressbar
 
@@ -225,9 +233,9 @@ def test_on_a_terminal_a_bar_goes_to_standard_error(
 
     monkeypatch.setattr(click, "progressbar", noted)
     assert run(*words) == without_bar
-    assert "scanned" in terminal.getvalue()
-    total = sum(len(three[number].keys()) for number in range(3))
-    assert [bar.length for bar in bars] == [passes * total]
+    assert "\rscanned " in terminal.getvalue()
+    assert [bar.length for bar in bars] == [passes * len(three[2].keys())]
+    assert bars[0].pos > 0
 
 
 def test_with_an_app_each_lock_names_worker_and_process(
@@ -255,3 +263,91 @@ def test_if_no_worker_answers_the_list_says_so(
     shown = run("list", app=bank).output
     assert "workers and processes are unknown: no worker answered within 1 s\n" in shown
     assert "bank.sync:42" in shown
+
+
+# --- many locks -----------------------------------------------------------------------------------
+
+
+def lock_of_age(number: int, age: float, three: Operated) -> Lock:
+    began = int((three.wall_us() / 1e6 - age) * 1e6)
+    return Lock(f"k:{number:05}", Kind.HELD, f"{0:032}:task-{number}@host", 3, 3, 30.0, began)
+
+
+@pytest.fixture
+def many(three: Operated, monkeypatch: pytest.MonkeyPatch) -> list[Lock]:
+    """Locks that the nodes seem to have: 2002 of one second, the last held longest."""
+    locks = [lock_of_age(number, 1.0, three) for number in range(2001)]
+    locks.append(lock_of_age(9999, 100.0, three))
+    monkeypatch.setattr(listing, "each_of", lambda *_: iter(locks))
+    return locks
+
+
+@pytest.mark.usefixtures("many")
+def test_after_a_thousand_locks_they_are_shown_as_found(run: Run) -> None:
+    *rows, blank, total = run("list").output.splitlines()[1:]
+    assert (blank, total) == ("", "2002 locks.")
+    assert [row.split()[-1] for row in rows[:2]] == ["k:00000", "k:00001"]
+    assert rows[-1].split() == [
+        "held",
+        "100.0",
+        "s",
+        "30.0",
+        "s",
+        "3/3",
+        "task-9999@host",
+        "k:09999",
+    ]
+    lines = run("list", "--json").output.splitlines()
+    assert [json.loads(line)["key"] for line in (lines[0], lines[-1])] == ["k:00000", "k:09999"]
+
+
+def test_locks_are_shown_before_all_are_found(
+    run: Run, many: list[Lock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> Iterator[Lock]:
+        yield from many
+        raise RedlockError("that is all")
+
+    monkeypatch.setattr(listing, "each_of", broken)
+    *shown, error = run("list", "--json").output.splitlines()
+    assert error == "Error: that is all"
+    assert len(shown) == 2000
+
+
+def test_the_workers_are_asked_once_the_first_thousand_are_found(
+    bank: Celery, run: Run, many: list[Lock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Told(bank, monkeypatch, {"celery@vm": [active("task-0"), active("task-9999")]})
+    lines = run("list", app=bank).output.splitlines()
+    assert [line.split()[-4] for line in (lines[1], lines[2002])] == ["celery@vm"] * 2
+    many[:1000] = [replace(lock, kind=Kind.RESERVED) for lock in many[:1000]]
+    told.asked = 0
+    run("list", app=bank)
+    assert told.asked == 0
+
+
+def test_a_lock_without_a_majority_has_its_votes_in_red(
+    three: Operated, redlock: TaskLock, run: Run
+) -> None:
+    redlock.acquire("whole", 30)
+    three[2].take(new_owner("task"), key="least")
+    whole, least = run("list", color=True).output.splitlines()[1:3]
+    assert "\x1b[31m1/3\x1b[0m" in least
+    assert "\x1b" not in whole
+
+
+def test_what_is_not_known_is_told_on_the_standard_error(
+    three: Operated, bank: Celery, redlock: TaskLock, monkeypatch: pytest.MonkeyPatch,
+    standard_error: Callable[..., str],
+) -> None:  # fmt: skip
+    assert standard_error("list") == ""
+    assert standard_error("list", "--task", "x").startswith("unknown singleton task 'x'")
+    redlock.acquire("k", 30, label="task-1")
+    Told(bank, monkeypatch)
+    assert standard_error("list").startswith("workers and processes are unknown: no worker ")
+    three[0].is_up = three[1].is_up = False
+    left_out = "".join(f"127.0.0.1:700{n} is left out: Connection refused\n" for n in range(2))
+    assert standard_error("log") == left_out
+    lacking = "1 of 3 nodes answered, 2 are needed: other locks may be held.\n"
+    assert standard_error("list", "--match", "no such") == left_out + lacking
+    assert standard_error("release", "--task", "bank.sync", "--kind", "held") == lacking

@@ -61,7 +61,7 @@ def test_actions_are_documents_in_json(run: Run, record: Callable[..., None]) ->
 def test_actions_of_a_key_or_of_late_are_asked_for(run: Run, record: Callable[..., None]) -> None:
     record("k", 7300.0)
     record("k", 7100.0)
-    record("other", 50.0)
+    record("other", 60.0)
     for words, keys in (
         (["--key", "k"], ["k", "k"]),
         (["--since", "2h"], ["k", "other"]),

@@ -33,6 +33,7 @@ def test_without_yes_nothing_is_released(three: Operated, redlock: TaskLock, run
     assert identity == run("show", "k", "--json").json["lock"]["id"]
     shown = run("release", "k", "--json")
     assert (shown.json["released"], shown.json["id"]) == (False, identity)
+    assert shown.json["consequence"].startswith("its task may be running")
     assert (ran.exit_code, shown.exit_code) == (0, 0)
     assert (three.holders(), three.floors()) == before
 
@@ -125,7 +126,7 @@ def test_a_done_mark_is_deleted_and_nothing_else(
         return [mark["label"] for mark in run("show", "k", "--json").json["done"]]
 
     ran = run("release", "k", "--done", "task-1/0/abc")
-    assert ran.output.startswith("k: done mark task-1/0/abc, for another ")
+    assert re.match(r"k: done mark task-1/0/abc, for another 60 min \(id \w+\)\n", ran.output)
     assert "Consequence: a copy of that message" in ran.output
     assert (ran.exit_code, len(marks())) == (0, 2)
     assert run("release", "k", "--done", "task-1/0/abc", "--yes").exit_code == 0
@@ -182,6 +183,9 @@ def test_the_key_of_a_call_is_computed_as_by_show(
     assert ran.output.startswith(f"{key}: held by task-1@")
     assert ran.output.endswith("\nReleased.\n")
     assert ran.exit_code == 0
+    redlock.acquire(key, 30)
+    shown = run("release", *words, "--yes", "--json", app=bank)
+    assert (shown.json["released"], shown.exit_code) == (True, 0)
     assert three.holders(key) == [None] * 3
     assert three.holders(other.key) == [other.owner] * 3
 
@@ -235,6 +239,8 @@ def orphan(
     asked: list[tuple[float | str, ...]] = []
 
     def found(target: Any, nodes: Any, grace: float, sleep: Any, queues: Sequence[str]) -> Any:
+        assert target.app is not None
+        sleep(grace)
         asked.append((grace, *queues))
         locks = []
         for key in ("k", "gone"):

@@ -86,7 +86,10 @@ def test_of_a_misspelt_task_the_one_meant_is_named(run: Run, bank: Celery) -> No
     [
         (("bank.sync:1", "--kind", "held"), "--kind needs --task"),
         (("--task", "bank.sync", "--args", "[1]", "--kind", "held"), "--kind needs --task"),
+        (("--task", "bank.sync", "--kwargs", '{"a": 1}', "--kind", "held"), "--kind needs --task"),
         (("--task", "bank.sync", "--kind", "held", "--expect", "x"), "--kind needs --task"),
+        (("--task", "bank.sync", "--kind", "held", "--done", "x"), "--kind needs --task"),
+        (("--orphaned", "--kind", "held"), "--kind needs --task"),
         (("--task", "bank.sync", "--args", "[1]", "--older-than", "1h"), "an option of --kind"),
     ],
 )

@@ -89,13 +89,14 @@ def test_without_a_quorum_s_answers_a_lock_is_unknown(three: Operated, run: Run)
     assert "\nlock:          free\n" in run("show", "k").output
 
 
-@pytest.mark.parametrize(
-    "given", ["bank.sync:42", "redlock:{bank.sync:42}", "redlock:{bank.sync:42}:floor"]
-)
-def test_a_redis_key_is_taken_for_its_lock_s_key(redlock: TaskLock, run: Run, given: str) -> None:
-    redlock.acquire("bank.sync:42", 30)
-    shown = run("show", given, "--json").json
-    assert (shown["key"], shown["lock"]["votes"]) == ("bank.sync:42", 3)
+@pytest.mark.parametrize("given", ["{}", "redlock:{{{}}}", "redlock:{{{}}}:floor"])
+@pytest.mark.parametrize("key", ["bank.sync:42", "{a}b"])
+def test_a_redis_key_is_taken_for_its_lock_s_key(
+    redlock: TaskLock, run: Run, given: str, key: str
+) -> None:
+    redlock.acquire(key, 30)
+    shown = run("show", given.format(key), "--json").json
+    assert (shown["key"], shown["lock"]["votes"]) == (key, 3)
 
 
 def test_a_pending_slot_has_no_pending_slot(redlock: TaskLock, run: Run) -> None:

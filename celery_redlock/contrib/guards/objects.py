@@ -67,7 +67,9 @@ def claim(client: Any, bucket: str, key: str, token: int | None) -> ClaimedObjec
         one = ClaimedObject(client, bucket, key, token, b"", "")
         one.etag = _put(one, b"", IfNoneMatch="*")
         return one
-    fence, _, body = found["Body"].read().partition(b"\n")
+    fence, end, body = found["Body"].read().partition(b"\n")
+    if not (end and fence.isdigit()):
+        raise ValueError(f"{key!r} is there, but its first line is not a token of a claim")
     if int(fence) > token:
         raise StaleToken(key, token)
     one = ClaimedObject(client, bucket, key, token, body, found["ETag"])

@@ -111,8 +111,9 @@ def test_a_run_without_a_token_claims_no_object(store: Store) -> None:
     assert store.stored == {}
 
 
-def test_an_object_that_was_never_claimed_is_not_overwritten(store: Store) -> None:
-    store.stored["balance"] = b"1000 EUR\n"
-    with pytest.raises(ValueError, match="invalid literal"):
+@pytest.mark.parametrize("content", [b"1000 EUR\n", b"1000", b"-1000\n", b"\n", b""])
+def test_an_object_that_was_never_claimed_is_not_overwritten(store: Store, content: bytes) -> None:
+    store.stored["balance"] = content
+    with pytest.raises(ValueError, match="'balance' is there, but its first line is not a token"):
         claim(store, OLD)
-    assert store.stored["balance"] == b"1000 EUR\n"
+    assert store.stored["balance"] == content

@@ -99,8 +99,9 @@ def _in_transaction(connection: Any, reason: str) -> Connection:
 def _commits_each_statement(connection: Connection) -> bool:
     driver: Any = connection.connection.dbapi_connection
     if connection.dialect.name == "sqlite":
-        # Without an isolation level the driver begins no transaction; the app may have begun one.
-        return driver.isolation_level is None and not driver.in_transaction
+        # The driver begins no transaction then; the app may have begun one.
+        commits = driver.isolation_level is None or getattr(driver, "autocommit", -1) is True
+        return commits and not driver.in_transaction
     return bool(driver.autocommit)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
@@ -137,6 +138,22 @@ def test_without_a_transaction_an_effect_is_refused(place: str) -> None:
         with pytest.raises(RuntimeError, match="no transaction is open"):
             guard.once(one, NAME, OLD)
         assert one.execute(text(effects.READ), {"name": NAME}).first() is None
+    engine.dispose()
+
+
+def test_a_driver_that_commits_by_itself_begins_no_transaction() -> None:
+    class Autocommit(sqlite3.Connection):
+        """As `sqlite3.connect(autocommit=True)`, which Python 3.11 does not have."""
+
+        autocommit = True
+
+    engine = create_engine(
+        "sqlite://", creator=lambda: sqlite3.connect(":memory:", factory=Autocommit)
+    )
+    with engine.begin() as connection:
+        for call in (guard.hold_claim, guard.once):
+            with pytest.raises(RuntimeError, match="no transaction is open"):
+                call(connection, NAME, OLD)
     engine.dispose()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from celery import Celery
 
@@ -53,7 +55,7 @@ def test_each_node_s_view_is_shown_side_by_side(
     assert slot.startswith(
         f"pending slot:  pending by task-2@{host} for 10.0 s, on 2 of 3 nodes (id "
     )
-    assert (marks[:21], mark[:28]) == ("done marks:    1 mark", "  task-0/0/abc, for another ")
+    assert (marks, mark) == ("done marks:    1 mark", "  task-0/0/abc, for another 60 min")
     assert call.startswith("A new call now: the nodes are split between attempts")
     assert text.exit_code == 0
     # An owner is enough to release its lock.
@@ -87,6 +89,15 @@ def test_without_a_quorum_s_answers_a_lock_is_unknown(three: Operated, run: Run)
     assert (shown["lock"], shown["answers"]) == (None, 1)
     three[1].is_up = True
     assert "\nlock:          free\n" in run("show", "k").output
+
+
+@pytest.mark.parametrize("key", ["redlock:{k", "redlock:k}", "a redlock:{k}"])
+def test_a_key_that_only_looks_like_a_redis_key_is_itself(
+    redlock: TaskLock, run: Run, key: str
+) -> None:
+    redlock.acquire(key, 30)
+    shown = run("show", key, "--json").json
+    assert (shown["key"], shown["lock"]["votes"]) == (key, 3)
 
 
 @pytest.mark.parametrize("given", ["{}", "redlock:{{{}}}", "redlock:{{{}}}:floor"])
@@ -171,3 +182,20 @@ def test_a_held_lock_names_worker_process_and_arguments(
     shown = run("show", "bank.sync:42", app=bank).output
     assert f"\nworker:        {unknown}\narguments:     {unknown}\n" in shown
     assert "worker:" not in run("show", "bank.sync:43", app=bank).output
+
+
+def test_a_lock_that_tells_no_age_and_no_task_has_neither(three: Operated, run: Run) -> None:
+    for node in three.nodes:
+        node.take(f"{0:032}:@host")
+    output = run("show", "k").output
+    assert re.search(r"\nlock:          held by unknown@host, on 3 of 3 nodes \(id \w+\)\n", output)
+
+
+def test_marks_of_a_minority_are_shown_and_errors_are_red(
+    three: Operated, redlock: TaskLock, run: Run
+) -> None:
+    redlock.mark_done("k", "task-0/0/abc")
+    three[0].is_up = three[1].is_up = False
+    output = run("show", "k", color=True).output
+    assert "127.0.0.1:7000  \x1b[31mConnection refused\x1b[0m" in output
+    assert "\ndone marks:    1 mark\n" in output

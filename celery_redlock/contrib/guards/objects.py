@@ -32,8 +32,8 @@ class ClaimedObject:
     bucket: str
     key: str
     token: int
-    body: bytes
-    etag: str
+    body: bytes = b""
+    etag: str = ""
 
     def write(self, body: bytes) -> None:
         """Write the object if nobody has claimed or written it since.
@@ -60,20 +60,18 @@ def claim(client: Any, bucket: str, key: str, token: int | None) -> ClaimedObjec
         StaleToken: A newer run has claimed it, another one is claiming it, or `token` is None.
         ValueError: The object is there, but its first line is not a token.
     """
-    token = valid_token(key, token)
+    one = ClaimedObject(client, bucket, key, valid_token(key, token))
     try:
         found = client.get_object(Bucket=bucket, Key=key)
     except client.exceptions.NoSuchKey:
-        one = ClaimedObject(client, bucket, key, token, b"", "")
-        one.etag = _put(one, b"", IfNoneMatch="*")
+        one.etag = _put(one, one.body, IfNoneMatch="*")
         return one
-    fence, end, body = found["Body"].read().partition(b"\n")
+    fence, end, one.body = found["Body"].read().partition(b"\n")
     if not (end and fence.isdigit()):
         raise ValueError(f"{key!r} is there, but its first line is not a token of a claim")
-    if int(fence) > token:
+    if int(fence) > one.token:
         raise StaleToken(key, token)
-    one = ClaimedObject(client, bucket, key, token, body, found["ETag"])
-    one.etag = _put(one, body, IfMatch=one.etag)
+    one.etag = _put(one, one.body, IfMatch=found["ETag"])
     return one
 
 

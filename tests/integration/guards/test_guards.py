@@ -332,16 +332,3 @@ def test_a_stale_writer_is_refused_by_the_django_orm(postgres: str) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["StaleToken", "StaleToken", "StaleToken", "1010"]
-
-
-@pytest.mark.parametrize(
-    "case",
-    ["save", *(pytest.param(case, marks=pytest.mark.long) for case in ("replica", "parent"))],
-)
-def test_the_django_orm_keeps_the_fence(case: str, tmp_path: Any) -> None:
-    program = ROOT / "tests/integration/apps/django_rows.py"
-    done = subprocess.run(
-        [sys.executable, str(program), str(tmp_path), case],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr

@@ -52,15 +52,15 @@ def as_staff(get_response: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 class Router:
-    """Where rows are read from; the tests choose it. They are written to `default`."""
+    """Where the rows of models of the app `bank` are; the tests choose it."""
 
-    reads_from = "default"
+    reads_from = writes_to = "default"
 
-    def db_for_read(self, _model: Any, **_hints: Any) -> str:
-        return self.reads_from
+    def db_for_read(self, model: Any, **_hints: Any) -> str:
+        return self.reads_from if model._meta.app_label == "bank" else "default"
 
-    def db_for_write(self, _model: Any, **_hints: Any) -> str:
-        return "default"
+    def db_for_write(self, model: Any, **_hints: Any) -> str:
+        return self.writes_to if model._meta.app_label == "bank" else "default"
 
 
 settings.configure(

@@ -96,6 +96,33 @@ def test_a_claim_in_a_transaction_is_refused() -> None:
     assert Account.objects.get(pk=1).fence == 0
 
 
+@pytest.fixture
+def _in_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows are in another database than the default one."""
+    Account.objects.using("replica").create(pk=1)
+    monkeypatch.setattr(Router, "reads_from", "replica")
+    monkeypatch.setattr(Router, "writes_to", "replica")
+
+
+@pytest.mark.usefixtures("_in_replica")
+def test_a_transaction_counts_in_the_database_of_the_rows() -> None:
+    with transaction.atomic(using="replica"):
+        with pytest.raises(RuntimeError, match="claim before it"):
+            Account.claim(1, NEW)
+        assert Sent.once("letter:1", NEW).is_new
+    with transaction.atomic():
+        Account.claim(1, NEW)
+        with pytest.raises(RuntimeError, match="no transaction is open"):
+            Sent.once("letter:2", NEW)
+
+
+def test_of_two_rows_under_one_token_only_one_is_written() -> None:
+    Account.objects.create(pk=2, balance=5)
+    Account.claim(1, NEW)
+    Account.claim(2, NEW).write(balance=6)
+    assert balance() == 1000
+
+
 def test_save_leaves_the_fence_and_writes_the_rest() -> None:
     seen_before = Account.objects.get(pk=1)
     old, new = Account.claim(1, OLD), Account.claim(1, NEW)
@@ -162,7 +189,11 @@ def test_an_effect_is_new_for_the_first_run_only() -> None:
             effect = Sent.once("letter:1", token)
             assert (effect.is_new, effect.result) == (False, {"pages": 2})
     with transaction.atomic():
-        assert Sent.once("letter:2", OLD).is_new
+        other = Sent.once("letter:2", OLD)
+        assert other.is_new
+        other.store({"pages": 3})
+    with transaction.atomic():
+        assert Sent.once("letter:1", OLD).result == {"pages": 2}
     assert [str(one) for one in Sent.objects.order_by("name")] == ["letter:1", "letter:2"]
 
 

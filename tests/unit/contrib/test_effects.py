@@ -43,7 +43,9 @@ def do(engine: Engine, token: int | None, result: object = None) -> bool:
 
 def result_of(engine: Engine) -> object:
     with engine.begin() as connection:
-        return guard.once(connection, NAME, NEW).result
+        effect = guard.once(connection, NAME, NEW)
+    assert effect.name == NAME
+    return effect.result
 
 
 def test_an_effect_is_new_for_the_first_run_only(engine: Engine) -> None:
@@ -88,7 +90,7 @@ def test_a_run_that_found_the_result_makes_no_earlier_one_stale(engine: Engine) 
 
 
 def test_a_run_without_a_token_is_refused(engine: Engine) -> None:
-    with pytest.raises(StaleToken, match="has none"):
+    with pytest.raises(StaleToken, match="'invoice:17' needs a fencing token, and this run has no"):
         do(engine, None)
 
 

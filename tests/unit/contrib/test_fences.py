@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -182,11 +183,8 @@ def test_a_transaction_that_is_begun_despite_autocommit_is_one(database: Databas
         assert database.guard.once(database.place, NAME, OLD).is_new
 
 
-# --- SQLAlchemy on PostgreSQL ---------------------------------------------------------------------
-
-
 class Postgres:
-    """What the guard asks an engine for PostgreSQL, which takes down the statements."""
+    """What the guards ask an engine or a connection for PostgreSQL: it takes down statements."""
 
     dialect = SimpleNamespace(name="postgresql")
 
@@ -197,15 +195,47 @@ class Postgres:
     def begin(self) -> Iterator[Postgres]:
         yield self
 
+    transaction = begin
+
     def execute(self, statement: object) -> None:
         self.statements.append(str(statement).partition("(")[0].strip())
 
 
-def test_on_postgresql_tables_are_created_one_process_at_a_time() -> None:
+@pytest.mark.parametrize("guard", [psycopg_guard, sqlalchemy_guard])
+def test_on_postgresql_tables_are_created_one_process_at_a_time(guard: Any) -> None:
     engine = Postgres()
-    sqlalchemy_guard.create_table(engine)
+    guard.create_table(engine)
     assert engine.statements == [
         "SELECT pg_advisory_xact_lock",
         "CREATE TABLE IF NOT EXISTS celery_redlock_fences",
         "CREATE TABLE IF NOT EXISTS celery_redlock_effects",
     ]
+
+
+class Session:
+    """A session of SQLAlchemy on PostgreSQL, as far as the guard asks it."""
+
+    def __init__(self, *, autocommit: bool) -> None:
+        # As psycopg's, whose isolation level is that of the server unless it is set.
+        driver = SimpleNamespace(autocommit=autocommit, isolation_level=None)
+        self._connection = SimpleNamespace(
+            dialect=SimpleNamespace(name="postgresql"),
+            connection=SimpleNamespace(dbapi_connection=driver),
+            execute=lambda *_: SimpleNamespace(rowcount=1),
+        )
+
+    def connection(self) -> Any:
+        return self._connection
+
+
+def test_on_postgresql_the_driver_tells_whether_a_claim_is_held() -> None:
+    sqlalchemy_guard.hold_claim(Session(autocommit=False), NAME, OLD)
+    with pytest.raises(RuntimeError, match="no transaction is open"):
+        sqlalchemy_guard.hold_claim(Session(autocommit=True), NAME, OLD)
+
+
+@pytest.mark.parametrize("token", [OLD, None])
+def test_the_error_of_a_stale_writer_survives_pickling(token: int | None) -> None:
+    error = pickle.loads(pickle.dumps(StaleToken(resource=NAME, token=token)))  # noqa: S301
+    assert (error.resource, error.token) == (NAME, token)
+    assert NAME in str(error)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from celery_redlock.redlock.errors import LeaseLost
 from celery_redlock.redlock.threads import native
 
-SIGNAL = getattr(signal, "SIGURG", None)
+SIGNAL: Any = getattr(signal, "SIGURG", None)
 """Ignored by a process without a handler, and not one of those whose handlers billiard replaces."""
 _is_installed = False
 

@@ -23,6 +23,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from celery_redlock.redlock import Lease
 from celery_redlock.redlock.errors import shown
@@ -51,18 +52,14 @@ _STORE_S = 0.001
 
 def is_supported() -> bool:
     """Tell whether this system has pidfds: Linux since 5.3, unless a sandbox forbids them."""
-    if not hasattr(os, "pidfd_open"):
-        return False
     try:
         pidfd = os.pidfd_open(os.getpid())
-    except OSError:
+        try:
+            signal.pidfd_send_signal(pidfd, 0)
+        finally:
+            os.close(pidfd)
+    except (AttributeError, OSError):
         return False
-    try:
-        signal.pidfd_send_signal(pidfd, 0)
-    except OSError:
-        return False
-    finally:
-        os.close(pidfd)
     return True
 
 
@@ -101,7 +98,6 @@ class PreforkKeeper:
         self._last_leases: dict[int, HeldLease] = {}
         self._looks_every = self._looks_at = math.inf
         self._orphans = OrphanedLeases()
-        self._redlock: TaskLock | None = None
         self._thread: threading.Thread | None = None
         self._is_stopping = False
 
@@ -114,9 +110,9 @@ class PreforkKeeper:
 
     def start(self) -> None:
         """Start the keeper's thread."""
-        self._redlock = self._new_redlock()
+        run = partial(self._run, self._new_redlock())
         self._thread = threading.Thread(
-            target=run_as_own, args=(self._run,), name="redlock-pool-keeper", daemon=True
+            target=run_as_own, args=(run,), name="redlock-pool-keeper", daemon=True
         )
         self._thread.start()
 
@@ -166,30 +162,31 @@ class PreforkKeeper:
         self._orphans.record_task_outcome(task_id, will_be_redelivered=will_be_redelivered)
         self._wakeup.wake()
 
-    def _run(self) -> None:
-        redlock = self._redlock
-        if redlock is None:
-            raise RuntimeError("pool keeper is not started")
+    def _run(self, redlock: TaskLock) -> None:
         # Connects ahead of the first lease. A step that needs the nodes meets the same error, logs
-        # it and is repeated; here it would end the thread.
-        with contextlib.suppress(Exception):
+        # it and is repeated.
+        with contextlib.suppress(BaseException):
             redlock.check()
         while not self._is_stopping:
-            try:
-                self._step(redlock)
-            except Exception as error:  # noqa: BLE001  # it is logged
-                # Whatever it is: without this thread no lease of the pool is renewed.
-                callbacks.tell(
-                    logger.error, "pool keeper failed, its step is repeated", exc_info=error
-                )
-                self._looks_at = -math.inf
-                self._wakeup.wait(RETRY_S)
-        self._step(redlock)
+            self._try_step(redlock)
+        is_done = self._try_step(redlock)
         ends_at = redlock.clock.now() + _LAST_RELEASES_S
-        while self._orphans and redlock.clock.now() < ends_at:
+        while not is_done and redlock.clock.now() < ends_at:
             self._wakeup.wait(RETRY_S)
-            self._step(redlock)
+            is_done = self._try_step(redlock)
         redlock.close()
+
+    def _try_step(self, redlock: TaskLock) -> bool:
+        """Make a step, and log its error; return whether no release is left to be made."""
+        try:
+            self._step(redlock)
+        except BaseException as error:  # noqa: BLE001  # it is logged
+            # Whatever it is: without this thread no lease of the pool is renewed, or released.
+            callbacks.tell(logger.error, "pool keeper failed, its step is repeated", exc_info=error)
+            self._looks_at = -math.inf
+            self._wakeup.wait(RETRY_S)
+            return False
+        return not self._orphans
 
     def _step(self, redlock: TaskLock) -> None:
         """Wait until something is to be done, and do it."""
@@ -313,7 +310,7 @@ class PreforkKeeper:
         """On the keeper's thread: write the loss to the lease's row, and interrupt the body."""
         self._table.write_state(row, held.lease)
         child = self._children.get(held.record.pid)
-        if child and child.pidfd is not None and interrupt.SIGNAL is not None:
+        if child and child.pidfd is not None:
             # By the pidfd: the pid may be that of another process by now.
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(child.pidfd, interrupt.SIGNAL)
@@ -321,11 +318,13 @@ class PreforkKeeper:
     # ---- rows of dead processes
 
     def _on_child_exit(self, redlock: TaskLock, pid: int) -> None:
-        child = self._children.pop(pid)
-        if child.pidfd is not None:
-            os.close(child.pidfd)
+        child = self._children[pid]
         for row in child.rows:
             self._collect(redlock, pid, row)
+        # After an error in a row, a repeated step finds the process, and all rows that are left.
+        del self._children[pid]
+        if child.pidfd is not None:
+            os.close(child.pidfd)
 
     def _collect(self, redlock: TaskLock, pid: int, row: int) -> None:
         """Release what the dead process `pid` has left in a row, and free the row."""

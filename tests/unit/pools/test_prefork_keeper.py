@@ -10,7 +10,8 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -24,8 +25,8 @@ from celery_redlock import pools
 from celery_redlock.pools import interrupt
 from celery_redlock.pools.keeper_client import KeeperClient
 from celery_redlock.pools.lease_table import Phase
-from celery_redlock.pools.orphaned_leases import PROVISIONAL_S
-from celery_redlock.pools.prefork_keeper import PreforkKeeper
+from celery_redlock.pools.orphaned_leases import PROVISIONAL_S, RETRY_S
+from celery_redlock.pools.prefork_keeper import PreforkKeeper, is_supported
 from celery_redlock.redlock import Lease, QuorumUnavailable
 from celery_redlock.redlock.keeper import due_at
 from celery_redlock.redlock.lease import new_owner, owner_id
@@ -73,6 +74,20 @@ class Nodes(TaskLock):
 
     def _forget(self, lease: Lease) -> None:
         self.kept.pop(lease.owner, None)
+
+
+def fail_once(
+    then: Callable[..., object], error: type[BaseException] = RuntimeError
+) -> Callable[..., None]:
+    """Return a function that raises an error when it is called for the first time."""
+    errors = [error("no thread can be started")]
+
+    def call(*args: Any, **how: Any) -> None:
+        if errors:
+            raise errors.pop()
+        then(*args, **how)
+
+    return call
 
 
 class Member:
@@ -262,17 +277,36 @@ def test_a_stopped_keeper_tries_a_while_to_release_what_is_left(
     lease = pool.hold()
     pool.child.kill()
     pool.nodes.failures = 5
-    pool.keeper._redlock, pool.keeper._is_stopping = pool.nodes, True
-    monkeypatch.setattr(pool.keeper._wakeup, "wait", pool.nodes.time.move)
-    pool.keeper._run()
+    pool.keeper._is_stopping = True
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        pool.nodes.time.move(0.25)
+
+    monkeypatch.setattr(pool.keeper._wakeup, "wait", wait)
+    monkeypatch.setattr(pool.nodes.time, "sleep", lambda _: None)
+    closed: list[bool] = []
+    monkeypatch.setattr(pool.nodes, "close", lambda: closed.append(True))
+    pool.nodes.failures = 3
+    pool.keeper._run(pool.nodes)
     assert pool.nodes.released == [(lease.key, lease.owner)]
+    assert (waits, closed) == ([RETRY_S] * 3, [True])
     pool.nodes.failures = 1000
     pool.child = pool.new_member(3)
     pool.hold()
     pool.child.kill()
-    began = pool.nodes.time.now()
-    pool.keeper._run()
-    assert 1.0 <= pool.nodes.time.now() - began < 1.2, "and no longer"
+    waits.clear()
+    pool.keeper._run(pool.nodes)
+    assert (waits, closed) == ([RETRY_S] * 4, [True] * 2), "for a second"
+    pool.nodes.failures = 0
+    monkeypatch.setattr(pool.nodes.keeper, "take_over", fail_once(lambda _: None))
+    pool.child = pool.new_member(3)
+    pool.announce("k", "owner-1")
+    held = pool.hold()
+    pool.child.kill()
+    pool.keeper._run(pool.nodes)
+    assert pool.nodes.released[-1] == (held.key, held.owner), "also after an error"
 
 
 def test_what_a_process_released_is_not_released_again(pool: Pool) -> None:
@@ -506,44 +540,67 @@ def test_an_outcome_is_applied_to_a_lease_that_was_not_seen_yet(pool: Pool) -> N
     assert (held.lease.owner, held.will_be_redelivered) == (lease.owner, False)
 
 
-def test_a_step_that_fails_is_repeated_at_once(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+ERRORS = pytest.mark.parametrize("error", [RuntimeError, SystemExit, KeyboardInterrupt])
+
+
+@ERRORS
+def test_a_step_that_fails_is_repeated_soon(
+    pool: Pool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: type[BaseException],
 ) -> None:
     pool.step()
     lease = pool.hold()
-    errors = [RuntimeError("no thread can be started")]
     keep = pool.nodes.keeper.keep
+    waits: list[float] = []
 
-    def fail(*args: Any, **how: Any) -> None:
-        if errors:
-            raise errors.pop()
+    def keep_and_stop(*args: Any, **how: Any) -> None:
         keep(*args, **how)
         pool.keeper._is_stopping = True
 
-    pool.nodes.keeper.keep = fail
-    monkeypatch.setattr(pool.keeper, "_redlock", pool.nodes)
+    pool.nodes.keeper.keep = fail_once(keep_and_stop, error)
+    monkeypatch.setattr(pool.keeper._wakeup, "wait", waits.append)
     monkeypatch.setattr(pool.nodes, "check", dict)
     monkeypatch.setattr(pool.nodes, "close", lambda: None)
-    pool.keeper._run()
+    pool.keeper._run(pool.nodes)
     assert list(pool.nodes.kept) == [lease.owner]
-    assert "pool keeper failed, its step is repeated" in caplog.text
+    [record] = caplog.records
+    assert record.getMessage() == "pool keeper failed, its step is repeated"
+    assert record.exc_info
+    assert record.exc_info[0] is error
+    assert waits == [RETRY_S]
 
 
+@ERRORS
 def test_the_keeper_starts_if_its_first_check_fails(
-    pool: Pool, monkeypatch: pytest.MonkeyPatch
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
     def fail() -> dict[str, str]:
         pool.keeper._is_stopping = True
-        raise RuntimeError("no thread can be started")
+        raise error
 
     lease = pool.hold()
     pool.step()
-    monkeypatch.setattr(pool.keeper, "_redlock", pool.nodes)
     monkeypatch.setattr(pool.nodes, "check", fail)
     monkeypatch.setattr(pool.nodes, "close", lambda: None)
     pool.child.kill()
-    pool.keeper._run()
+    pool.keeper._run(pool.nodes)
     assert pool.nodes.released == [("k", lease.owner)]
+
+
+def test_an_error_in_a_row_of_a_dead_process_leaves_no_other_row(pool: Pool) -> None:
+    pool.nodes.keeper.take_over = fail_once(lambda _: None)
+    pool.announce("k", "owner-1")
+    lease = pool.hold()
+    pool.child.kill()
+    with suppress(RuntimeError):
+        pool.step()
+    pool.step()
+    assert pool.nodes.released[-1] == (lease.key, lease.owner)
+    assert pool.keeper._children == {}
+    rows = pool.child.client._rows
+    assert {pool.keeper._table.phase(row) for row in rows} == {Phase.FREE}
 
 
 class EndingHandler(logging.Handler):
@@ -571,12 +628,193 @@ def test_a_log_handler_that_raises_keeps_no_dead_lease(pool: Pool) -> None:
 def test_the_keeper_s_thread_is_one_of_this_package(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[bool] = []
-    monkeypatch.setattr(pool.nodes, "check", lambda: seen.append(dispatch.is_own_thread()))
-    monkeypatch.setattr(pool.nodes, "close", lambda: None)
+    seen: list[object] = []
+
+    def note(*_: object) -> None:
+        thread = threading.current_thread()
+        seen.append((dispatch.is_own_thread(), thread.name, thread.daemon))
+
+    monkeypatch.setattr(pool.nodes, "check", note)
+    monkeypatch.setattr(pool.nodes, "close", note)
     pool.keeper.start()
     pool.keeper.stop()
-    assert seen == [True]
+    assert seen == [(True, "redlock-pool-keeper", True)] * 2
+
+
+def test_a_keeper_that_sleeps_is_woken_to_stop(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleeps = threading.Event()
+
+    class Poll:
+        def __init__(self) -> None:
+            self._poll = select_poll()
+            self.register = self._poll.register
+
+        def poll(self, timeout: float | None) -> Any:
+            if timeout is None:
+                sleeps.set()
+            return self._poll.poll(timeout)
+
+    select_poll = select.poll  # for any descriptor
+    monkeypatch.setattr(select, "poll", Poll)
+    monkeypatch.setattr(pool.nodes, "check", dict)
+    pool.keeper.start()
+    assert sleeps.wait(60.0)
+    pool.keeper.stop()
+    pool.keeper.stop()
+
+
+def test_a_keeper_that_was_not_started_can_be_stopped(pool: Pool) -> None:
+    pool.keeper.stop()
+
+
+def test_an_outcome_wakes_the_keeper(pool: Pool) -> None:
+    pool.step()
+    assert not pool.keeper._wakeup.wait(0.0)
+    pool.keeper.record_task_outcome("task-1", will_be_redelivered=True)
+    assert pool.keeper._wakeup.wait(0.0)
+
+
+def test_a_process_is_told_of_the_shutdown(pool: Pool) -> None:
+    assert not pool.child.client.is_shutting_down()
+    pool.keeper.note_shutdown()
+    assert pool.child.client.is_shutting_down()
+
+
+def test_a_process_that_calls_again_and_again_does_not_block(pool: Pool) -> None:
+    for _ in range(10_000):
+        pool.child.client.announce_wait()
+    pool.step()
+    assert not pool.is_called()
+
+
+def test_a_process_notices_that_its_main_process_is_gone(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = PreforkKeeper(lambda: pool.nodes, lambda _: False)
+    # The main process had the other copy of the pipe's reading end.
+    client = keeper.keeper_client(0, pool.nodes)
+    assert not client.register(pool.nodes.new_lease(), 0.0, None, will_be_redelivered=False)
+
+
+def test_a_lease_that_nobody_renewed_interrupts_the_main_thread(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signals: list[str] = []
+    monkeypatch.setattr(interrupt, "signal_main_thread", lambda: signals.append("sent"))
+    watched: list[Any] = []
+    pool.nodes.keeper.watch = lambda *told: watched.append(told)
+    pool.child = pool.new_member(4)
+    lease = pool.hold()
+    [(one, on_lost)] = watched
+    on_lost(one)
+    assert (one, signals) == (lease, ["sent"])
+
+
+# ---- how long it sleeps
+
+
+class Polled:
+    """Stands in for `select.poll()`: tells how long it is to sleep, and finds nothing."""
+
+    def __init__(self) -> None:
+        self.timeouts: list[float | None] = []
+
+    def __call__(self) -> Polled:
+        return self
+
+    def register(self, *_: object) -> None: ...
+
+    def poll(self, timeout: float | None) -> list[tuple[int, int]]:
+        self.timeouts.append(timeout)
+        return []
+
+
+@pytest.fixture
+def polled(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> Polled:
+    pool.nodes.time.move(10.0)
+    pool.step()
+    polled = Polled()
+    monkeypatch.setattr(select, "poll", polled)
+    return polled
+
+
+def test_an_idle_keeper_sleeps_until_it_is_called(pool: Pool, polled: Polled) -> None:
+    pool.step()
+    assert polled.timeouts == [None]
+
+
+def test_a_keeper_sleeps_until_its_next_look(pool: Pool, polled: Polled) -> None:
+    pool.hold(6.0)
+    pool.step()
+    pool.step()
+    pool.nodes.time.move(2.0)
+    pool.step()
+    assert polled.timeouts[1:] == [pytest.approx(1000.0), 0.0]
+
+
+@pytest.mark.parametrize("ttl", [30.0, 0.12])
+def test_a_release_that_failed_is_repeated_soon(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, ttl: float
+) -> None:
+    lease = pool.hold(30.0)
+    pool.child.kill()
+    other = pool.new_member(4)
+    other.hold(ttl, pool.nodes.time)
+    pool.nodes.failures = 1
+    pool.step()
+    polled = Polled()
+    monkeypatch.setattr(select, "poll", polled)
+    pool.step()
+    assert pool.nodes.released == [(lease.key, lease.owner)]
+    assert polled.timeouts == [pytest.approx(min(50.0, ttl * 1000 / 6))]
+
+
+def test_a_process_that_can_t_be_watched_is_tried_again_soon(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    monkeypatch.setattr(os, "pidfd_open", Mock(side_effect=refuse))
+    pool.step()
+    polled = Polled()
+    monkeypatch.setattr(select, "poll", polled)
+    pool.step()
+    assert polled.timeouts == [50.0]
+
+
+def test_a_keeper_that_is_to_stop_does_not_sleep(pool: Pool, polled: Polled) -> None:
+    pool.keeper._is_stopping = True
+    pool.step()
+    assert polled.timeouts == [0.0]
+
+
+# ---- without pidfds
+
+
+def test_a_keeper_is_supported_only_where_there_are_pidfds(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+    closed: list[int] = []
+    pidfd_open, close = os.pidfd_open, os.close
+
+    def note_opened(pid: int) -> int:
+        opened.append(pidfd_open(pid))
+        return opened[-1]
+
+    def note_closed(fd: int) -> None:
+        closed.append(fd)
+        close(fd)
+
+    monkeypatch.setattr(os, "pidfd_open", note_opened)
+    monkeypatch.setattr(os, "close", note_closed)
+    assert is_supported()
+    for module, name in ((signal, "pidfd_send_signal"), (os, "pidfd_open")):
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, Mock(side_effect=PermissionError))
+            assert not is_supported()
+        with monkeypatch.context() as patched:
+            patched.delattr(module, name)
+            assert not is_supported()
+    assert len(opened) == 3
+    assert set(opened) <= set(closed)
 
 
 def test_a_lease_is_found_by_the_id_of_its_owner_while_it_is_held(pool: Pool) -> None:

@@ -47,7 +47,7 @@ class KeeperClient:
         self._fd = fd
         self._table = table
         first = index * LEASES_PER_PROCESS
-        self._rows = range(min(first, ROWS), min(first + LEASES_PER_PROCESS, ROWS))
+        self._rows = range(first, min(first + LEASES_PER_PROCESS, ROWS))
         self._attempts: dict[int, str] = {}
         self._leases: dict[Lease, int] = {}
         self._left: dict[int, str] = {}
@@ -82,8 +82,7 @@ class KeeperClient:
 
     def withdraw_attempts(self) -> None:
         """Withdraw the announced attempts that did not become registered leases: they are over."""
-        if self._left:
-            self._free_released()
+        self._free_released()
         for row in list(self._attempts):
             if row not in self._leases.values():
                 self._table.free(row)
@@ -140,7 +139,7 @@ class KeeperClient:
         # The row is freed at the release even if an interrupt comes in between.
         self._leases[lease] = row
         if not (self._table.hold(row, record) and self._is_looked_for(lease)):
-            self._leases.pop(lease, None)
+            del self._leases[lease]
             return False
         self._attempts.pop(row, None)
         lease.backing.refresh = partial(self._table.update_lease, row)
@@ -168,8 +167,7 @@ class KeeperClient:
             lease.backing.refresh = None
             self._table.free(row)
             self._left.pop(row, None)
-            self._attempts.pop(row, None)
-            self._leases.pop(lease, None)
+            del self._leases[lease]
 
     def leave_release(self, lease: Lease, min_hold_until: float, done: str | None) -> None:
         """Leave the release of `lease`, which has failed, to the keeper if this process ends.
@@ -195,8 +193,7 @@ class KeeperClient:
             record = record._replace(lock_delay_ms=0)
             self._table.leave_release(row, record)
             self._left[row] = lease.owner
-            self._attempts.pop(row, None)
-            self._leases.pop(lease, None)
+            del self._leases[lease]
 
     def _free_released(self) -> None:
         """Free the rows of leases whose release was left, and is made by now."""
@@ -208,14 +205,18 @@ class KeeperClient:
     def _take_row(self, owner: str) -> int | None:
         if not (self._is_known or self._call_keeper()):
             return None
-        if self._left:
-            self._free_released()
+        self._free_released()
         for row in self._rows:
-            # A row may still have something of a dead process that the keeper has not read yet.
-            is_free = self._table.is_free(row) and row not in self._leases.values()
-            if is_free and self._attempts.setdefault(row, owner) == owner:
-                return row
+            if self._is_free(row) and self._attempts.setdefault(row, owner) == owner:
+                # Meanwhile a signal handler may have registered a lease in this row.
+                if self._is_free(row):
+                    return row
+                self._attempts.pop(row, None)
         return None
+
+    def _is_free(self, row: int) -> bool:
+        # A row may still have something of a dead process that the keeper has not read yet.
+        return self._table.is_free(row) and row not in self._leases.values()
 
     def _is_looked_for(self, lease: Lease) -> bool:
         """Return whether the keeper looks at the rows before `lease` is due; call it if need be."""

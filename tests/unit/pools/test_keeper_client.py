@@ -19,10 +19,11 @@ from celery_redlock.pools.keeper_client import CALL, KeeperClient
 from celery_redlock.pools.lease_record import LeaseRecord
 from celery_redlock.pools.lease_table import ROWS, Phase, SharedLeaseTable
 from celery_redlock.redlock import Lease, LockHeld
+from celery_redlock.redlock.keeper import due_at
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.fake_clock import FakeClock
-from tests.support.faults.strikes import strikes
+from tests.support.faults.strikes import strikers, strikes
 
 NESTED = 8
 ROWS_OF_THREE = range(3 * NESTED, 4 * NESTED)
@@ -138,6 +139,45 @@ def test_a_record_has_all_that_the_keeper_needs(
     )
 
 
+def test_a_message_that_may_not_come_again_is_left_to_celery(
+    child: KeeperClient, table: SharedLeaseTable
+) -> None:
+    assert register(child, new_lease())
+    assert left(table)[0].will_be_redelivered is None
+
+
+def test_a_failed_release_begins_no_lock_delay(
+    child: KeeperClient, table: SharedLeaseTable
+) -> None:
+    lease = new_lease()
+    lease.lock_delay_ms = 60_000
+    assert register(child, lease)
+    child.leave_release(lease, 3.0, "done")
+    [record] = left(table)
+    assert (record.lock_delay_ms, record.min_hold_until, record.done) == (0, 3.0, "done")
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+def test_a_lease_whose_release_has_ended_is_updated_no_more(
+    child: KeeperClient, *, is_left: bool
+) -> None:
+    lease = new_lease()
+    assert register(child, lease)
+    assert lease.backing.refresh
+    if is_left:
+        child.leave_release(lease, 0.0, None)
+    else:
+        child.end_release(lease)
+    assert lease.backing.refresh is None
+
+
+def test_the_release_of_a_lease_that_has_no_row_is_not_left(
+    child: KeeperClient, table: SharedLeaseTable
+) -> None:
+    child.leave_release(new_lease(), 0.0, None)
+    assert left(table) == []
+
+
 def test_only_a_lease_due_before_the_next_look_calls(
     child: KeeperClient, table: SharedLeaseTable, pipe: Pipe
 ) -> None:
@@ -148,6 +188,9 @@ def test_only_a_lease_due_before_the_next_look_calls(
     table.announce_look(math.inf)
     assert register(child, new_lease())
     assert len(pipe.calls()) == 1
+    table.announce_look(due_at(new_lease(), 0.0))
+    assert register(child, new_lease())
+    assert pipe.calls() == [], "it looks just in time"
 
 
 def test_a_look_that_is_overdue_is_called_for(
@@ -319,6 +362,65 @@ def test_a_lease_is_registered_though_no_thread_can_be_started(
     assert register(child, new_lease())
 
 
+def test_a_registration_that_is_cut_short_takes_its_row(
+    table: SharedLeaseTable, pipe: Pipe
+) -> None:
+    child = new_client(table, pipe)
+    struck: list[Lease] = []
+
+    def run(_: int) -> None:
+        struck.append(new_lease())
+        register(child, struck[-1])
+
+    for _ in strikes(run, folder=FOLDER, opcodes=True):
+        lease, other = struck.pop(), new_lease()
+        was_registered = registered(table)
+        child.withdraw_attempts()
+        assert registered(table) == was_registered
+        assert register(child, other)
+        child.end_release(lease)
+        assert registered(table) == [other.owner]
+        child.end_release(other)
+        child.withdraw_attempts()
+
+
+def test_signal_handlers_and_what_they_interrupt_have_other_rows(
+    child: KeeperClient, table: SharedLeaseTable
+) -> None:
+    leases: list[Lease] = []
+
+    def acquire() -> None:
+        leases.append(lease := new_lease())
+        assert register(child, lease)
+
+    def announce() -> None:
+        child.announcer("k", 1.0)(new_owner())
+
+    for begin, expected in ((acquire, registered), (announce, announced)):
+        for striker in strikers(begin, folder=FOLDER):
+            with striker:
+                begin()
+            assert len(expected(table)) == (2 if striker.where else 1), striker.where
+            child.withdraw_attempts()
+            while leases:
+                child.end_release(leases.pop())
+            child.withdraw_attempts()
+
+
+def test_signal_handlers_may_withdraw_what_is_being_withdrawn(
+    child: KeeperClient, table: SharedLeaseTable
+) -> None:
+    vars(child.redlock.keeper)["is_releasing"] = lambda _: False
+    for striker in strikers(child.withdraw_attempts, folder=FOLDER):
+        lease = new_lease()
+        assert register(child, lease)
+        child.leave_release(lease, 0.0, None)
+        child.announcer("k", 1.0)(new_owner())
+        with striker:
+            child.withdraw_attempts()
+        assert left(table) == [], striker.where
+
+
 # --- attempts -------------------------------------------------------------------------------------
 
 
@@ -350,6 +452,17 @@ def test_a_lease_is_registered_in_the_row_of_its_attempt(
     assert registered(table) == [lease.owner]
     child.end_release(lease)
     assert left(table) == []
+
+
+def test_a_registered_lease_is_no_attempt_that_may_be_revoked(
+    child: KeeperClient, table: SharedLeaseTable
+) -> None:
+    lease = new_lease()
+    child.announcer("k", 10.0)(lease.owner)
+    table.note_revoked(ROWS_OF_THREE[0], lease.owner)
+    assert child.is_wait_revoked()
+    assert register(child, lease)
+    assert not child.is_wait_revoked()
 
 
 def test_the_rows_of_withdrawn_attempts_are_used_again(

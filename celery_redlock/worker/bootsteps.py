@@ -59,10 +59,7 @@ class PoolKeeper(bootsteps.StartStopStep):
     """Step that runs the keeper of a prefork pool in the worker's main process."""
 
     requires = ("celery.worker.components:Pool",)
-
-    def __init__(self, parent: Any, **kwargs: Any) -> None:
-        self._keeper: PreforkKeeper | None = None
-        super().__init__(parent, **kwargs)
+    _keeper: PreforkKeeper | None = None
 
     def create(self, parent: Any) -> None:
         """Make the keeper, whose pipe and lease table the pool's processes inherit."""
@@ -80,18 +77,15 @@ class PoolKeeper(bootsteps.StartStopStep):
 
     def start(self, parent: Any) -> None:
         """Start the keeper's thread."""
-        if self._keeper:
-            self._keeper.start()
+        keeper = self._keeper
+        if keeper:
+            keeper.start()
             # A warm shutdown calls `stop` before the pool's processes have ended.
-            worker_shutdown.connect(self._stop, sender=parent, weak=False)
+            worker_shutdown.connect(lambda **_: keeper.stop(), sender=parent, weak=False)
 
     def stop(self, _parent: Any) -> None:
         """Note the shutdown, however it began, before the pool waits for running tasks."""
         note_shutdown()
-
-    def _stop(self, **_kwargs: Any) -> None:
-        if self._keeper:
-            self._keeper.stop()
 
 
 def _end_waits_in_soft_shutdown(parent: Any) -> None:
@@ -114,15 +108,12 @@ class WatchNodes(bootsteps.StartStopStep):
 
     # After the fork: its thread and connections belong to the main process.
     requires = ("celery.worker.components:Pool",)
-
-    def __init__(self, parent: Any, **kwargs: Any) -> None:
-        self._watch: NodeWatch | None = None
-        super().__init__(parent, **kwargs)
+    _watch: NodeWatch | None = None
 
     def start(self, parent: Any) -> None:
         """Start the watch."""
         if is_enabled(parent.app):
-            is_known = not getattr(parent, "redlock_has_quorum", True)
+            is_known = not parent.redlock_has_quorum
             self._watch = NodeWatch(parent.app, redlock_of(parent.app), is_known=is_known)
             self._watch.start()
 
@@ -159,10 +150,7 @@ class ComparePlacements(bootsteps.StartStopStep):
     """
 
     requires = ("celery.worker.consumer.gossip:Gossip",)
-
-    def __init__(self, parent: Any, **kwargs: Any) -> None:
-        self._introductions_left = 0
-        super().__init__(parent, **kwargs)
+    _introductions_left = 0
 
     def start(self, parent: Any) -> None:
         """Introduce the worker to the others; called again after a lost connection to the broker.
@@ -190,7 +178,7 @@ class ComparePlacements(bootsteps.StartStopStep):
             # The consumer would end with an error that a handler raises.
             try:
                 if peers.is_own_introduction(event):
-                    self.stop(parent)
+                    self.stop()
                 elif peers.heard(event):
                     introduce(**{ANSWERS: str(event["hostname"])})
             except Exception:
@@ -201,7 +189,7 @@ class ComparePlacements(bootsteps.StartStopStep):
         self._introductions_left = _MOST_INTRODUCTIONS
         parent.timer.call_after(_INTRODUCE_S, introduce_again)
 
-    def stop(self, parent: Any) -> None:  # noqa: ARG002  # as Celery calls it
+    def stop(self, _parent: object = None) -> None:
         """End the introduction."""
         # The timer's entry is not enough: gevent's goes on when it is cancelled.
         self._introductions_left = 0

@@ -39,7 +39,7 @@ def end_run(pool: Any, key: str, holder_id: str, why: str, signal: str) -> str |
     """
     _, keeper = keepers.get(os.getpid(), (None, None))
     record = keeper.lease_with_id(key, holder_id) if keeper else None
-    run = None if keeper else run_with_id(key, holder_id)
+    run = run_with_id(key, holder_id)
     if record:
         done = _terminate(pool, record, signal)
         task_id = task_of(record.owner)

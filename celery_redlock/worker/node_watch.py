@@ -33,7 +33,7 @@ class NodeWatch:
         is_known: Whether the log says already that no quorum votes.
     """
 
-    def __init__(self, app: Celery, redlock: TaskLock, *, is_known: bool = False) -> None:
+    def __init__(self, app: Celery, redlock: TaskLock, *, is_known: bool) -> None:
         self._app = app
         self._redlock = redlock
         self._is_known = is_known

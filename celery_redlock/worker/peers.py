@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import weakref
 from collections.abc import Mapping
 from typing import Any
@@ -48,14 +49,18 @@ class Peers:
     """
 
     def __init__(self, app: Celery, redlock: TaskLock, hostname: str) -> None:
-        # The registry of peers must not keep the app.
-        self._app = weakref.ref(app)
+        # Not the app: the registry of peers must not keep it.
+        self._tasks = {
+            hashlib.sha256(name.encode()).hexdigest()[:_DIGITS]
+            for name, task in app.tasks.items()
+            if is_singleton(task)
+        }
         self._redlock = redlock
         self._hostname = hostname
-        self._same: set[str] = set()
+        self._same = ""
         self._told: set[tuple[str, str]] = set()
         self._since_s = redlock.clock.wall_us() / 1e6
-        self._asked_at = float("-inf")
+        self._asked_at = -math.inf
 
     def ask_nodes(self) -> None:
         """Ask every node which server it is: only known servers can be compared."""
@@ -64,7 +69,7 @@ class Peers:
 
     def ask_nodes_once(self) -> None:
         """Ask the nodes unless they were asked: hanging ones hold up the worker."""
-        if self._asked_at == float("-inf"):
+        if self._asked_at == -math.inf:
             self.ask_nodes()
 
     @property
@@ -74,7 +79,7 @@ class Peers:
 
     def introduction(self) -> dict[str, Any]:
         """Return what the worker tells the others: its placement, and digests of its tasks."""
-        return {_PLACEMENT: str(self.placement), _TASKS: sorted(self._tasks())}
+        return {_PLACEMENT: str(self.placement), _TASKS: sorted(self._tasks)}
 
     # ---- what is heard
 
@@ -91,8 +96,8 @@ class Peers:
         name, given, answers = event.get("hostname"), event.get(_TASKS), event.get(ANSWERS)
         tasks = set(map(str, given)) if isinstance(given, list) else set()
         there = Placement.read(event.get(_PLACEMENT))
-        is_for_others = answers not in (None, self._hostname) or name == self._hostname
-        if there is None or is_for_others or self._tasks().isdisjoint(tasks):
+        is_for_others = answers not in (None, self._hostname)
+        if there is None or is_for_others or self._tasks.isdisjoint(tasks):
             return False
         peer = f"worker {name}"
         if self._differs(there, is_fresh=True):
@@ -111,7 +116,7 @@ class Peers:
         A message from before this worker's start may name a server that was restarted since.
         """
         at_s, text = placement_in(headers)
-        if text in self._same or at_s <= self._since_s:
+        if text == self._same or at_s <= self._since_s:
             return
         there = Placement.read(text)
         if there is None:
@@ -127,9 +132,7 @@ class Peers:
         if why:
             self._tell(publisher, there, why)
         elif all(node.servers for node in self.placement.nodes):
-            if len(self._same) >= _MOST:
-                self._same.clear()
-            self._same.add(text)
+            self._same = text
 
     def _differs(self, there: Placement, *, is_fresh: bool) -> str:
         return self.placement.difference(there, is_fresh=is_fresh)
@@ -145,10 +148,3 @@ class Peers:
             "peer=%s differs=%s here=%s there=%s",
             shown(peer), why, self.placement, there,
         )  # fmt: skip
-
-    def _tasks(self) -> set[str]:
-        app = self._app()
-        names = [name for name, task in app.tasks.items() if is_singleton(task)] if app else []
-        return {
-            hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:_DIGITS] for name in names
-        }

@@ -40,7 +40,8 @@ class Request:
         self.id, self.worker_pid = task_id, pid
         self.terminated: list[str] = []
 
-    def terminate(self, _pool: object, name: str) -> None:
+    def terminate(self, pool: object, name: str) -> None:
+        assert isinstance(pool, Pool)
         self.terminated.append(name)
 
 
@@ -114,6 +115,7 @@ def test_a_process_that_outlives_the_first_signal_gets_the_second(
     pool: Pool, keeper: Keeper, active: set[Any]
 ) -> None:
     """Celery has forgotten the request by then."""
+    active.add(Request("task-2", PID + 1))
     assert end(pool, signal="KILL")["runs_here"]
     assert pool.terminated == [(PID, signal.SIGKILL)]
 
@@ -137,7 +139,12 @@ def test_an_unknown_signal_is_refused(pool: Pool, keeper: Keeper, active: set[An
 
 @pytest.mark.parametrize("can_interrupt", [True, False])
 def test_outside_of_prefork_the_body_is_interrupted(
-    app: Celery, node: OneNode, pool: Pool, monkeypatch: pytest.MonkeyPatch, can_interrupt: bool
+    app: Celery,
+    node: OneNode,
+    pool: Pool,
+    monkeypatch: pytest.MonkeyPatch,
+    log: Any,
+    can_interrupt: bool,
 ) -> None:
     raised: list[Any] = []
     way = SimpleNamespace(trigger=raised.append, disarm=lambda: None) if can_interrupt else None
@@ -158,3 +165,5 @@ def test_outside_of_prefork_the_body_is_interrupted(
         return
     assert answers[1] == {"ok": "LeaseLost is raised in its body", "runs_here": True}
     assert [error.args for error in raised] == [("t", "its run was ended by alice@ops: stuck")]
+    what = "by=alice@ops: stuck action=LeaseLost is raised in its body"
+    assert ("WARNING", f"run ended by an operator key=t task_id=task-1 {what}") in log()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any, cast
@@ -12,8 +13,9 @@ from celery import Celery
 
 from celery_redlock import node_down, node_up, nodes_checked, quorum_degraded
 from celery_redlock.redlock import ConfigurationError
+from celery_redlock.redlock.events import log_event_of_leases
 from celery_redlock.redlock.task_lock import TaskLock
-from celery_redlock.worker import node_watch
+from celery_redlock.redlock.threads import dispatch
 from celery_redlock.worker.node_watch import NodeWatch, mute_node_lines
 
 
@@ -39,7 +41,7 @@ class Stage:
     def __init__(self) -> None:
         self.nodes = Nodes()
         self.app = Celery("bank", set_as_current=False)
-        self.watch = NodeWatch(self.app, cast(TaskLock, self.nodes))
+        self.watch = NodeWatch(self.app, cast(TaskLock, self.nodes), is_known=False)
         self.told: list[tuple[object, ...]] = []
 
     def look(self, **why: str) -> list[tuple[object, ...]]:
@@ -116,9 +118,23 @@ def test_a_misconfigured_node_is_one_line(stage: Stage, caplog: pytest.LogCaptur
     stage.nodes.error = ConfigurationError("node a is a slave")
     for _ in range(3):
         stage.watch.check()
-    assert [record.getMessage() for record in caplog.records] == [
-        "nodes misconfigured, no lock can be acquired error=node a is a slave"
-    ]
+    line = "nodes misconfigured, no lock can be acquired error=node a is a slave"
+    assert caplog.messages == [line]
+    error, stage.nodes.error = stage.nodes.error, None
+    stage.watch.check()
+    stage.nodes.error = error
+    stage.watch.check()
+    assert caplog.messages == [line] * 2, "it was mended in between"
+
+
+def test_a_node_that_is_down_or_back_is_no_lost_quorum(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    stage.look(b="refused")
+    assert caplog.messages == []
+    stage.look()
+    assert caplog.messages == ["node votes again node=b"]
 
 
 def test_each_check_tells_how_many_nodes_vote(stage: Stage) -> None:
@@ -147,21 +163,49 @@ def test_a_lock_leaves_the_lines_about_nodes_to_the_watch(
     caplog.set_level(logging.INFO, "celery_redlock")
     assert redlock.check()
     assert [line for line in caplog.messages if line.startswith("node down")] == []
+    assert redlock.log is log_event_of_leases
+
+
+def test_a_watch_has_a_thread_of_its_own_until_it_is_stopped(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    owns: list[bool] = []
+    has_checked = threading.Event()
+
+    def check() -> None:
+        threads.append(threading.current_thread())
+        owns.append(dispatch.is_own_thread())
+        has_checked.set()
+
+    monkeypatch.setattr(stage.watch, "check", check)
+    stage.watch.start()
+    assert has_checked.wait(60.0)
+    stage.watch.stop()
+    threads[0].join(60.0)
+    assert not threads[0].is_alive()
+    assert (threads[0].name, threads[0].daemon, owns) == ("redlock-node-watch", True, [True])
 
 
 @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
 def test_a_receiver_that_raises_does_not_end_the_watch(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+    stage: Stage,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: type[BaseException],
 ) -> None:
-    looks: list[bool] = []
+    waits: list[float] = []
 
     def fail() -> None:
-        looks.append(True)
-        if len(looks) == 2:
-            stage.watch.stop()
         raise error
 
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            stage.watch.stop()
+
     monkeypatch.setattr(stage.watch, "check", fail)
-    monkeypatch.setattr(node_watch, "_INTERVAL_S", 0.0)
+    monkeypatch.setattr(stage.watch._is_over, "wait", wait)
     stage.watch._run()
-    assert len(looks) == 2
+    assert waits == [10.0, 10.0]
+    assert caplog.messages == ["node watch failed, the next check is in 10 s"] * 2

@@ -113,8 +113,12 @@ def test_a_worker_that_was_mended_is_told_of_anew(caplog: pytest.LogCaptureFixtu
     here, wrong = peers(Locked(A, B, C)), peers(Locked(A, B, C, prefix="bank"), "b")
     assert here.heard(introduced(wrong))
     assert not here.heard(introduced(peers(Locked(A, B, C), "b")))
+    other = introduced(peers(Locked(A, B, C, prefix="shop"), "c"))
+    assert here.heard(other)
     assert here.heard(introduced(wrong))
-    assert len(caplog.messages) == 2
+    assert not here.heard(introduced(peers(Locked(A, B, C), "b")))
+    assert here.heard(other)
+    assert len(caplog.messages) == 3, "of the other one nothing has changed"
 
 
 def test_an_answer_to_another_worker_is_not_heard(caplog: pytest.LogCaptureFixture) -> None:
@@ -127,6 +131,33 @@ def test_workers_of_another_project_may_lock_elsewhere(caplog: pytest.LogCapture
     there = peers(Locked(A, B, C, prefix="bank"), "b", ("another",))
     assert not peers(Locked(A, B, C)).heard(introduced(there))
     assert caplog.messages == []
+
+
+def test_an_introduction_has_short_digests_of_the_worker_s_tasks() -> None:
+    here = peers(Locked(A, B, C), tasks=("t", "u"))
+    told = here.introduction()["redlock_tasks"]
+    assert [len(digest) for digest in told] == [8, 8]
+    assert told == sorted(set(told))
+
+
+def test_nodes_of_workers_that_agree_are_not_asked_again() -> None:
+    locked = Locked(A, B, C)
+    here, looks = peers(locked), locked.looks
+    assert not here.heard(introduced(peers(Locked(A, B, C), "b")))
+    assert locked.looks == looks
+
+
+def test_another_server_at_an_address_is_told_by_workers_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    locked = Locked(A, B, C)
+    here, there = peers(locked), Locked(A, B, D)
+    locked.servers, looks = (A, B, C), locked.looks
+    # Before a message arrives, a node may be restarted. Two workers have just looked.
+    here.received(published(looked(there)))
+    assert (caplog.messages, locked.looks) == ([], looks)
+    assert here.heard(introduced(peers(there, "b")))
+    assert "differs=servers at the same addresses" in caplog.messages[0]
 
 
 def test_a_node_that_was_restarted_is_looked_at_first(caplog: pytest.LogCaptureFixture) -> None:
@@ -188,6 +219,60 @@ def test_a_publisher_elsewhere_is_told_of_once_for_each_host(
     locked.clock.move(10.0)
     here.received(published(there, "web-2"))
     assert "peer=publisher on web-2 " in caplog.messages[1]
+    looks = locked.looks
+    locked.clock.move(60.0)
+    here.received(published(there))
+    assert (len(caplog.messages), locked.looks) == (2, looks), "nothing new is to be found"
+
+
+@pytest.mark.parametrize(
+    ("origin", "host"), [("gen7@web", "web"), ("a@b@web", "web"), ("web", "web"), (None, "?")]
+)
+def test_a_publisher_is_named_by_its_host(
+    caplog: pytest.LogCaptureFixture, origin: str | None, host: str
+) -> None:
+    there = looked(Locked(A, B, C, prefix="bank"))
+    peers(Locked(A, B, C)).received(published(there, origin=origin))
+    assert f"peer=publisher on {host} differs" in caplog.messages[0]
+
+
+def test_the_number_of_peers_that_were_told_of_is_limited(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    locked = Locked(A, B, C)
+    here, there = peers(locked), looked(Locked(A, B, C, prefix="bank"))
+
+    def receive(host: str) -> int:
+        locked.clock.move(60.0)
+        here.received(published(there, host))
+        return len(caplog.messages)
+
+    assert [receive(f"web-{number}") for number in range(256)] == list(range(1, 257))
+    assert receive("web-0") == 256
+    assert receive("web-256") == 257, "the others are forgotten"
+    assert receive("web-256") == 257
+    assert receive("web-0") == 258
+
+
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_the_placement_of_a_publisher_is_read_once(
+    monkeypatch: pytest.MonkeyPatch, *, is_seen: bool
+) -> None:
+    locked = Locked(A, B, C)
+    here, there = peers(locked), looked(Locked(A, B, C))
+    if not is_seen:
+        locked.seen[2] = []
+    texts: list[object] = []
+    read = Placement.read
+
+    def note(text: object) -> Placement | None:
+        texts.append(text)
+        return read(text)
+
+    monkeypatch.setattr(Placement, "read", note)
+    for _ in range(3):
+        here.received(published(there))
+    assert len(texts) == (1 if is_seen else 3), "a node that was not seen may be any"
 
 
 def test_a_publisher_on_the_same_nodes_is_silent(caplog: pytest.LogCaptureFixture) -> None:
@@ -244,8 +329,7 @@ def test_each_message_of_the_worker_is_compared(
 ) -> None:
     locked = Locked(A, B, C)
     here = peers(locked)
-    app = here._app()
-    assert app
+    [app] = apps
 
     @app.task(name="plain", shared=False)
     def plain() -> None: ...
@@ -272,11 +356,12 @@ def consumer(monkeypatch: pytest.MonkeyPatch) -> Any:
     app.conf.update(redlock_nodes=["redis://a"])
     singleton_task(app=app, name="t", shared=False)(body)
     locked = Locked(A, B, C)
-    monkeypatch.setattr(bootsteps, "redlock_of", lambda _: locked)
+    monkeypatch.setattr(bootsteps, "redlock_of", {app: locked}.__getitem__)
     sent: list[Any] = []
     timers: list[Any] = []
 
-    def call_after(_seconds: float, function: Any) -> None:
+    def call_after(seconds: float, function: Any) -> None:
+        assert seconds == 1.0
         timers.append(function)
 
     return SimpleNamespace(
@@ -295,6 +380,7 @@ def test_a_worker_introduces_itself_until_it_hears_that(consumer: Any) -> None:
         consumer.timers.pop()()
     [(kind, first), second] = consumer.sent
     assert (kind, second) == (EVENT, (EVENT, first))
+    assert first["redlock_placement"].startswith("redlock a:1/0=")
     on_event = consumer.gossip.event_handlers[ROUTING_KEY]
     # Its answer to another one is none.
     on_event({**first, "redlock_answers": "celery@b"})

@@ -28,7 +28,7 @@ def check_seconds(
     *,
     above_zero: bool = False,
     endless: bool = False,
-    longest: float = math.inf,
+    longest: float = sys.float_info.max,
 ) -> None:
     """Raise an error unless `value` is seconds >= 0 (> 0 if `above_zero`; inf if `endless`).
 
@@ -37,20 +37,15 @@ def check_seconds(
     Raises:
         ConfigurationError: The message names the argument, its value and the range.
     """
-    # Mostly.
-    if type(value) is float and 0 <= value < longest and (value or not above_zero):
-        return
+    if _is_number(value) and value >= 0 and (value or not above_zero):
+        if value <= longest or (endless and value == math.inf):
+            return
+        # An int may be more than any float.
+        if value < math.inf:
+            got = _text_of(value)
+            raise ConfigurationError(f"{name} must be at most {longest:.10g} seconds, got {got}")
     wanted = "a number of seconds > 0" if above_zero else "a number of seconds >= 0"
-    if not _is_number(value):
-        raise ConfigurationError(f"{name} must be {wanted}, got {_text_of(value)}")
-    is_endless = endless and value == math.inf
-    if not (is_endless or 0 <= value < math.inf) or (above_zero and value == 0):
-        raise ConfigurationError(f"{name} must be {wanted}, got {_text_of(value)}")
-    # An int may be more than any float.
-    most = min(longest, sys.float_info.max)
-    if value > most and not is_endless:
-        got = _text_of(value)
-        raise ConfigurationError(f"{name} must be at most {most:.10g} seconds, got {got}")
+    raise ConfigurationError(f"{name} must be {wanted}, got {_text_of(value)}")
 
 
 def _text_of(value: object) -> str:
@@ -143,9 +138,6 @@ def check_observers(observers: object) -> None:
 def check_key(key: object, *, may_exist: bool = False) -> str:
     """Return the key of a lock as a plain `str`, checked.
 
-    A subclass, such as a str enum, is equal to its data and may format another text: two holders
-    would have locks for equal keys.
-
     Args:
         key: The key.
         may_exist: Whether it is that of a lock to release, which may be of any length: an older
@@ -155,23 +147,11 @@ def check_key(key: object, *, may_exist: bool = False) -> str:
         ConfigurationError: `key` is not a string, is empty, can't be encoded as UTF-8, or is too
             long.
     """
-    if not isinstance(key, str):
-        raise ConfigurationError(f"key must be a string, got {type(key).__name__}")
-    key = str.__str__(key)
-    if not key:
+    most = math.inf if may_exist else KEY_BYTES
+    text = _plain_text("key", key, most, "shorten it, or end it with a digest of the rest")
+    if not text:
         raise ConfigurationError("key must not be empty; give one such as 'invoice:42'")
-    try:
-        length = len(key.encode())
-    except UnicodeEncodeError as error:
-        raise ConfigurationError(
-            f"key '{shown(key)}' can't be encoded as UTF-8; replace its lone surrogates"
-        ) from error
-    if length > KEY_BYTES and not may_exist:
-        raise ConfigurationError(
-            f"key must be at most {KEY_BYTES} bytes long, got {length}: '{shown(key)}'; shorten "
-            "it, or end it with a digest of the rest"
-        )
-    return key
+    return text
 
 
 def check_prefix(prefix: object) -> str:
@@ -180,21 +160,7 @@ def check_prefix(prefix: object) -> str:
     Raises:
         ConfigurationError: `prefix` is not a string, can't be encoded as UTF-8, or is too long.
     """
-    if not isinstance(prefix, str):
-        raise ConfigurationError(f"key_prefix must be a string, got {type(prefix).__name__}")
-    prefix = str.__str__(prefix)
-    try:
-        length = len(prefix.encode())
-    except UnicodeEncodeError as error:
-        raise ConfigurationError(
-            f"key_prefix '{shown(prefix)}' can't be encoded as UTF-8; replace its lone surrogates"
-        ) from error
-    if length > PREFIX_BYTES:
-        raise ConfigurationError(
-            f"key_prefix must be at most {PREFIX_BYTES} bytes long, got {length}: "
-            f"'{shown(prefix)}'; shorten it"
-        )
-    return prefix
+    return _plain_text("key_prefix", prefix, PREFIX_BYTES, "shorten it")
 
 
 def check_label(label: object) -> None:
@@ -203,27 +169,44 @@ def check_label(label: object) -> None:
     Raises:
         ConfigurationError: `label` can't be encoded as UTF-8, or is too long.
     """
-    if label is None:
-        return
-    text = text_of(label)
+    remedy = "it only names the holder, so choose a shorter one"
+    _plain_text("label", text_of(label), LABEL_BYTES, remedy)
+
+
+def _plain_text(name: str, value: object, most: float, remedy: str) -> str:
+    """Return a string as a plain `str` of at most `most` bytes.
+
+    A subclass, such as a str enum, is equal to its data and may format another text: two holders
+    would have locks for equal keys.
+
+    Args:
+        name: The argument, for the message of an error.
+        value: The string.
+        most: Bytes that it may have as UTF-8.
+        remedy: For the message, if it has more.
+    """
+    if not isinstance(value, str):
+        raise ConfigurationError(f"{name} must be a string, got {type(value).__name__}")
+    text = str.__str__(value)
     try:
         length = len(text.encode())
     except UnicodeEncodeError as error:
         raise ConfigurationError(
-            f"label '{shown(text)}' can't be encoded as UTF-8; replace its lone surrogates"
+            f"{name} '{shown(text)}' can't be encoded as UTF-8; replace its lone surrogates"
         ) from error
-    if length > LABEL_BYTES:
+    if length > most:
         raise ConfigurationError(
-            f"label must be at most {LABEL_BYTES} bytes long, got {length}: '{shown(text)}'; it "
-            "only names the holder, so choose a shorter one"
+            f"{name} must be at most {most} bytes long, got {length}: '{shown(text)}'; {remedy}"
         )
+    return text
 
 
 def check_nodes(nodes: object) -> list[str]:
     """Return the nodes' URLs.
 
     Raises:
-        ConfigurationError: Not a list of strings, an even number of them, or a duplicate.
+        ConfigurationError: Not a list of strings, an even number of them, a duplicate, or one that
+            can't be read.
     """
     if not isinstance(nodes, Sequence) or isinstance(nodes, str | bytes):
         raise ConfigurationError(f"nodes must be a list of URLs, got {type(nodes).__name__}")
@@ -235,11 +218,6 @@ def check_nodes(nodes: object) -> list[str]:
             "tolerates no more failures than one node less"
         )
     for url in nodes:
-        if not _is_encodable(url):
-            raise ConfigurationError(
-                "a node's URL can't be encoded as UTF-8 (it may hold a password, so it is not "
-                "shown): write each byte of its lone surrogates as %XX"
-            )
         address = address_of(url)
         if list(nodes).count(url) > 1:
             raise ConfigurationError(
@@ -248,29 +226,22 @@ def check_nodes(nodes: object) -> list[str]:
     return list(map(str.__str__, nodes))
 
 
-def _is_encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def address_of(url: str) -> str:
     """Return the address in a node's URL, without its password: the node's name in all logs.
 
     Raises:
-        ConfigurationError: The URL can't be parsed, or its port is 0, for which redis-py would take
-            6379. It is not shown: it may hold a password.
+        ConfigurationError: The URL can't be parsed or encoded, or its port is 0, for which redis-py
+            would take 6379. It is not shown: it may hold a password.
     """
     try:
+        url.encode()
         parts = urlsplit(url)
-        is_password_given = "password=" in parts.query
-        after = parts.path + parts.fragment + ("" if is_password_given else parts.query)
         # An @ behind the host comes from a password with a / ? or # in it.
-        if "@" not in after and parts.scheme == "unix" and parts.path.startswith("/"):
+        is_at_allowed = "password=" in parts.query
+        is_cut = "@" in parts.path + parts.fragment or ("@" in parts.query and not is_at_allowed)
+        if not is_cut and parts.scheme == "unix" and parts.path.startswith("/"):
             return f"unix:{parts.path}"
-        if "@" not in after and parts.scheme != "unix" and parts.port != 0:
+        if not is_cut and parts.scheme != "unix" and parts.port != 0:
             return f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
     except ValueError:
         # What the parser takes for a bad port may be a password, so its words are not passed on.
@@ -278,5 +249,6 @@ def address_of(url: str) -> str:
     raise ConfigurationError(
         "a node's URL can't be read (it may hold a password, so it is not shown): write "
         "redis://user:password@host:6379/0 or unix://user:password@/path, with / ? # @ : in a "
-        "password as %2F %3F %23 %40 %3A, and a port of 1 to 65535"
+        "password as %2F %3F %23 %40 %3A, each byte that is not UTF-8 as %XX, and a port of 1 to "
+        "65535"
     )

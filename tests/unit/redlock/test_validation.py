@@ -134,6 +134,10 @@ def test_what_can_not_name_a_lock_is_refused(key: object, message: str) -> None:
     assert str(caught.value) == message
 
 
+def test_the_key_of_a_lock_to_release_may_be_of_any_length() -> None:
+    assert check_key("k" * 1025, may_exist=True) == "k" * 1025
+
+
 @pytest.mark.parametrize("text", [Colour.RED, Misnamed("data")])
 def test_text_of_a_subclass_becomes_its_data(text: str) -> None:
     [url] = check_nodes([text])
@@ -174,7 +178,7 @@ def test_what_is_no_list_of_urls_is_refused(nodes: object, message: str) -> None
 def test_a_url_with_a_lone_surrogate_is_refused_and_not_shown() -> None:
     # As from an environment variable that is not UTF-8.
     for url in ("redis://h\udcf6st:6379", "redis://user:s\udcf6same@host:6379"):
-        with pytest.raises(ConfigurationError, match="can't be encoded as UTF-8") as caught:
+        with pytest.raises(ConfigurationError, match="each byte that is not UTF-8 as") as caught:
             check_nodes([url])
         assert str(caught.value).isascii()
 
@@ -203,12 +207,19 @@ def test_a_node_named_twice_is_named_without_its_password(url: str, name: str) -
 @pytest.mark.parametrize(
     "password", ["se/cret", "se?cret", "se#cret", "se:12/cret", "se/cr?et", "6379/0"]
 )
-def test_a_password_that_is_not_quoted_is_refused_and_not_shown(password: str) -> None:
+@pytest.mark.parametrize("url", ["redis://user:{}@redis-a:6379/0", "unix://user:{}@/redis-a.sock"])
+def test_a_password_that_is_not_quoted_is_refused_and_not_shown(password: str, url: str) -> None:
     # urlsplit ends the host where the password has one of these: the rest looks like a path.
     with pytest.raises(ConfigurationError, match="can't be read") as refused:
-        address_of(f"redis://user:{password}@redis-a:6379/0")
+        address_of(url.format(password))
     assert not any(part in str(refused.value) for part in ("cret", "redis-a"))
     assert refused.value.__cause__ is None
+
+
+@pytest.mark.parametrize("url", ["unix://redis.sock", "unix:redis.sock"])
+def test_the_path_of_a_unix_socket_is_absolute(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="can't be read"):
+        address_of(url)
 
 
 @pytest.mark.parametrize(
@@ -323,5 +334,8 @@ def test_a_lock_delay_is_checked_as_any_other_duration(delay: Any) -> None:
 
 def test_a_prefix_has_an_end() -> None:
     check_prefix("é" * 128)
-    with pytest.raises(ConfigurationError, match="key_prefix must be at most 256 bytes long"):
+    with pytest.raises(ConfigurationError) as caught:
         check_prefix("é" * 129)
+    assert str(caught.value) == (
+        f"key_prefix must be at most 256 bytes long, got 258: '{'é' * 129}'; shorten it"
+    )

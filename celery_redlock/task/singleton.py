@@ -355,7 +355,8 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
             log_weak_locking(self.app)
             return None
         config = self._lock_config()
-        args, kwargs = as_published(self, args, kwargs, options.get("serializer"))
+        serializer = options.get("serializer", self.serializer)
+        args, kwargs = as_published(self, args, kwargs, serializer)
         if self.typing:
             config.rule.refuse_token(kwargs)
         if not config.options.lifetime.reserves_at_publish and callable(config.options.key):

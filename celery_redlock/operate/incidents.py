@@ -75,7 +75,7 @@ class Incidents:
         self._latest: dict[tuple[str, str, str, str], Incident] = {}
         self._stopped = threading.Event()
         self._receiver: Any = None
-        self._thread = threading.Thread(target=self._listen, name="incidents", daemon=True)
+        self._thread = threading.Thread(target=self._listen, daemon=True)
         self._last: tuple[float, int] | None = None
         self.problem: str | None = _NOT_CONNECTED_YET
         self.conflicts = 0
@@ -86,12 +86,10 @@ class Incidents:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop to receive events, within about a second."""
+        """Stop to receive events, within about a second or as soon as the broker answers."""
         self._stopped.set()
         if self._receiver is not None:
             self._receiver.should_stop = True
-        if self._thread.ident is not None:
-            self._thread.join()
 
     @property
     def latest(self) -> list[Incident]:

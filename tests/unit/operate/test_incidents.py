@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import Celery
 
+from celery_redlock.operate import incidents as module
 from celery_redlock.operate.incidents import Incident, Incidents
 from tests.support.eventually import eventually
 
@@ -34,6 +37,7 @@ def test_an_event_is_an_incident() -> None:
         {"timestamp": math.nan},
         {"timestamp": math.inf},
         {"timestamp": -1},
+        {"timestamp": 1e11},
     ],
     ids=str,
 )
@@ -82,11 +86,14 @@ def test_a_count_goes_on_beyond_what_is_remembered() -> None:
 
 
 def test_events_of_the_app_are_received() -> None:
+    others = threading.enumerate()
     with (
         Celery("bank", broker="memory://incidents", set_as_current=False) as app,
         Incidents(app) as incidents,
     ):
         eventually(lambda: incidents.problem is None)
+        [thread] = [one for one in threading.enumerate() if one not in others]
+        assert thread.daemon
         fields = {name: CONFLICT[name] for name in ("name", "uuid", "key", "holder", "outcome")}
         with app.connection_for_write() as connection:
             dispatcher = app.events.Dispatcher(connection, hostname="w1")
@@ -95,6 +102,7 @@ def test_events_of_the_app_are_received() -> None:
         eventually(lambda: incidents.latest)
     [incident] = incidents.latest
     assert (incident.key, incident.holder, incident.worker) == ("k", "t-1", "w1")
+    eventually(lambda: not thread.is_alive())
 
 
 def test_a_broker_that_is_away_is_told() -> None:
@@ -106,17 +114,62 @@ def test_a_broker_that_is_away_is_told() -> None:
             assert "refused" in str(incidents.conflict_rate(0.0))
 
 
+def test_the_end_does_not_wait_for_a_broker_that_hangs() -> None:
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def connect() -> None:
+        hangs.set()
+        goes_on.wait()
+
+    app: Any = SimpleNamespace(connection_for_read=connect)
+    with Incidents(app):
+        assert hangs.wait(60)
+    goes_on.set()
+
+
+def test_a_broker_that_fails_is_tried_again_after_five_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+
+    class Stopped(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout or 0.0)
+            if len(pauses) == 3:
+                self.set()
+            return self.is_set()
+
+    def fail() -> None:
+        raise OSError(f"down {len(pauses)}")
+
+    parts = SimpleNamespace(Event=Stopped, Thread=threading.Thread)
+    monkeypatch.setattr(module, "threading", parts)
+    app: Any = SimpleNamespace(connection_for_read=fail)
+    incidents = Incidents(app)
+    incidents.start()
+    eventually(lambda: incidents.problem == "OSError: down 2")
+    assert pauses[:2] == [5.0, 5.0]
+
+
 def test_without_an_app_the_rate_of_conflicts_is_unknown() -> None:
+    others = threading.enumerate()
     with Incidents(None) as incidents:
+        assert threading.enumerate() == others
         assert str(incidents.conflict_rate(0.0)).startswith("unknown without an app")
 
 
 def test_conflicts_are_counted_from_one_look_to_the_next() -> None:
     incidents = Incidents(Celery("bank", set_as_current=False))
     incidents.problem = None
-    assert incidents.conflict_rate(0.0) == "not measured yet"
+    incidents.note(CONFLICT)
+    assert incidents.conflict_rate(10.0) == "not measured yet"
     for kind in ("task-deduplicated", "task-lock-lost", "task-deduplicated"):
         incidents.note(CONFLICT | {"type": kind})
-    assert incidents.conflict_rate(4.0) == 0.5
-    assert incidents.conflict_rate(4.0) == "not measured yet", "no time has passed"
-    assert incidents.conflict_rate(5.0) == 0.0
+    assert incidents.conflict_rate(14.0) == 0.5
+    assert incidents.conflict_rate(14.0) == "not measured yet", "no time has passed"
+    assert incidents.conflict_rate(15.0) == 0.0
+    incidents.problem = "down"
+    assert incidents.conflict_rate(16.0) == "unknown: down"
+    incidents.problem = None
+    assert incidents.conflict_rate(17.0) == "not measured yet", "some were missed"
+    assert incidents.conflict_rate(18.0) == 0.0

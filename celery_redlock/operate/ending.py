@@ -195,15 +195,14 @@ def _ask(app: Any, lock: Lock, order: Order) -> list[tuple[str, dict[str, Any]]]
     arguments = {"key": lock.key, "id": lock.id, **told._asdict()}
     try:
         with remote_control(app) as connection:
-            can_ask = connection is not None
-            replies = can_ask and app.control.broadcast(
+            replies = connection and app.control.broadcast(
                 "redlock_end", arguments, connection=connection, reply=True, timeout=_REPLIES_S
             )
     except Exception as error:
         # Without its text, which may quote the broker's URL and its password.
         kind = type(error).__name__
         raise RedlockError(f"the workers could not be asked: {kind}") from error
-    if not can_ask:
+    if replies is None:
         raise RedlockError("the broker has no remote control, by which workers are asked")
-    pairs = [(shown(name), said) for reply in replies or () for name, said in reply.items()]
+    pairs = [(shown(name), said) for reply in replies for name, said in reply.items()]
     return [(name, said) for name, said in pairs if isinstance(said, dict) and "runs_here" in said]

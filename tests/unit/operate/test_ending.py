@@ -54,7 +54,13 @@ class Workers:
         self.pauses: list[float] = []
         monkeypatch.setattr(app.control, "broadcast", self._broadcast)
 
-    def _broadcast(self, command: str, arguments: dict[str, Any], **_: Any) -> Any:
+    def _broadcast(
+        self, command: str, arguments: dict[str, Any], *, connection: Any, reply: bool,
+        timeout: float,
+    ) -> Any:  # fmt: skip
+        assert connection.transport
+        assert reply is True
+        assert timeout == 2.0
         self.asked.append((command, arguments))
         heard = [{f"celery@{at}": said} for at, said in enumerate(self.answers)]
         self.when_asked(len(self.asked))
@@ -117,7 +123,7 @@ def test_a_long_reason_is_cut(
     assert arguments["reason"] == "x" * 500
 
 
-@pytest.mark.parametrize("follower", [None, "task-2"])
+@pytest.mark.parametrize("follower", [None, "task-2", "another holder"])
 def test_it_is_ended_when_the_owner_is_gone_from_the_nodes(
     three: Operated, redlock: TaskLock, workers: Workers, act: Any, follower: str | None
 ) -> None:
@@ -127,14 +133,17 @@ def test_it_is_ended_when_the_owner_is_gone_from_the_nodes(
     def end_at_the_third(look: int) -> None:
         if look == 3:
             redlock.release(lease)
-            if follower:
+            if follower == "another holder":
+                for number in range(3):
+                    three[number].take("an owner that names nobody")
+            elif follower:
                 redlock.acquire("k", label=follower)
 
     workers.act = end_at_the_third
     _, became = act()
     assert became.is_ended
     assert len(workers.pauses) == 3
-    assert became.outcome.startswith("Ended: task-2@" if follower else "Ended: nobody has the lock")
+    assert became.outcome.startswith(f"Ended: {follower or 'nobody has the lock'}")
 
 
 def test_while_one_node_still_names_the_owner_it_is_not_ended(
@@ -156,11 +165,12 @@ def test_a_run_that_goes_on_is_told_with_the_workers_answer(
     redlock: TaskLock, workers: Workers, act: Any
 ) -> None:
     redlock.acquire("k", label="task-1")
-    workers.answers = [NOT_HERE, HERE]
+    workers.answers = [NOT_HERE, HERE, HERE]
     _, became = act()
     assert not became.is_ended
+    did = "SIGKILL is sent to its process 7"
     assert became.outcome.startswith(
-        "Still held: worker celery@1: SIGKILL is sent to its process 7; the lock has not been"
+        f"Still held: worker celery@1: {did}; worker celery@2: {did}; the lock has not been"
     )
     assert sum(workers.pauses) == pytest.approx(10.0)
 
@@ -227,24 +237,40 @@ def test_a_worker_that_refuses_is_not_waited_for(
     redlock: TaskLock, workers: Workers, act: Any
 ) -> None:
     redlock.acquire("k", label="task-1")
-    workers.answers = [NOT_HERE, {"error": "it is so\x1b", "runs_here": True}]
+    workers.answers = [NOT_HERE, *[{"error": "it is so\x1b", "runs_here": True}] * 2]
     _, became = act()
-    assert became == Ending("Not ended: worker celery@1: it is so\x1b")
+    assert became == Ending(
+        "Not ended: worker celery@1: it is so\x1b; worker celery@2: it is so\x1b"
+    )
     assert workers.pauses == []
 
 
+@pytest.mark.parametrize(
+    ("answering", "is_gone", "says"),
+    [
+        (1, False, "Not known to have ended: 1 of 3 nodes answered"),
+        (1, True, "Not known to have ended: 1 of 3 nodes answered"),
+        (2, False, "Still held: worker celery@0"),
+        (2, True, "Ended: nobody has the lock now"),
+    ],
+)
 def test_without_a_quorum_the_outcome_is_unknown(
-    three: Operated, redlock: TaskLock, workers: Workers, act: Any
-) -> None:
+    three: Operated, redlock: TaskLock, workers: Workers, act: Any,
+    answering: int, is_gone: bool, says: str,
+) -> None:  # fmt: skip
     redlock.acquire("k", label="task-1")
     workers.answers = [HERE]
 
     def go_down(_: int) -> None:
-        three[0].is_up = three[1].is_up = False
+        for number in range(answering, 3):
+            three[number].is_up = False
+        if is_gone:
+            three.expire()
 
     workers.act = go_down
     _, became = act()
-    assert became == Ending("Not known to have ended: 1 of 3 nodes answered")
+    assert became.outcome.startswith(says)
+    assert became.is_ended is says.startswith("Ended")
 
 
 def test_a_broker_without_remote_control_is_an_error(
@@ -360,6 +386,9 @@ def test_what_is_reserved_is_to_be_released_instead(
 ) -> None:
     redlock.reserve(key, 60, label="task-1", is_period=is_period)
     assert what_is_under(three, key) == (says, key)
+    target = three.target(app=Celery(set_as_current=False))
+    with target.nodes() as nodes:
+        assert run_under(target, nodes, key) == f"it is {says}"
 
 
 def test_of_a_free_key_its_pending_slot_or_done_mark_is_named(

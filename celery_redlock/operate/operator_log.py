@@ -130,29 +130,29 @@ def read_log(
         most: Most actions, the latest.
     """
     found, errors = {}, {}
-    key = log_key(target.key_prefix)
+    key, since = log_key(target.key_prefix), time.time() - KEPT_S
     commands = [("LRANGE", key, start, start + _PAGE - 1) for start in range(0, most, _PAGE)]
     for name, replies in zip(nodes.names, nodes.ask(commands), strict=True):
         if (why := refusal_in(replies)) is not None:
             errors[name] = why
             continue
-        pages = cast("list[list[object]]", replies)
-        for action in map(_action_in, itertools.chain.from_iterable(pages)):
-            if action and action.at > time.time() - KEPT_S:
+        pages = cast("list[list[bytes]]", replies)
+        for raw in itertools.chain.from_iterable(pages):
+            if action := _action_in(raw, since):
                 found[action.id] = action
     return sorted(found.values(), key=lambda one: (one.at, one.id))[-most:], errors
 
 
-def _action_in(raw: object) -> Action | None:
-    """Return the action in an element of the list; None: anybody may have written it."""
+def _action_in(raw: bytes, since: float) -> Action | None:
+    """Return the action in an element of the list; None: it is older, or anybody else's."""
     try:
-        value: Any = json.loads(raw) if isinstance(raw, bytes) else None
+        value: Any = json.loads(raw)
     except (ValueError, RecursionError):
         return None
     if not isinstance(value, dict):
         return None
     at = value.get("at")
-    if not isinstance(at, (int, float)) or not 0 <= at < _END_OF_TIME:
+    if not isinstance(at, (int, float)) or not since < at < _END_OF_TIME:
         return None
     names = [one.name for one in fields(Action) if one.name != "at"]
     return Action(at=float(at), **{name: str(value.get(name) or "")[:_LONGEST] for name in names})

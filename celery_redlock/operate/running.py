@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
@@ -39,7 +40,7 @@ class Running:
         problem: Reason why no worker is heard; None: at least one is, or none was asked.
     """
 
-    executions: Mapping[str, Execution] = field(default_factory=dict)
+    executions: Mapping[str | None, Execution] = field(default_factory=dict)
     problem: str | None = None
 
     @property
@@ -51,7 +52,7 @@ class Running:
         """Note at each lock under which a task runs which worker runs it."""
         for lock in locks:
             if lock.is_run:
-                lock.execution = self.executions.get(lock.task_id or "")
+                lock.execution = self.executions.get(lock.task_id)
 
 
 def running_tasks(target: Target, locks: Iterable[Lock]) -> Running:
@@ -60,8 +61,8 @@ def running_tasks(target: Target, locks: Iterable[Lock]) -> Running:
     Else the workers have `ANSWER_WITHIN_S` to answer. Without an app, or a lock under which a task
     can run, nobody is asked.
     """
-    wanted = _labels_in(locks)
-    if not wanted or target.app is None:
+    wanted = _wanted(target, locks)
+    if not wanted:
         return Running()
     return _ask(target.app, wanted, shows_arguments=target.shows_arguments)
 
@@ -79,7 +80,7 @@ class Watch:
         self._now = now
         self._one_at_a_time = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._asked_at = 0.0
+        self._asked_at = -math.inf
         self._latest = Running(problem=_NOT_YET)
 
     def tell(self, locks: Collection[Lock]) -> Running:
@@ -90,7 +91,7 @@ class Watch:
         """
         with self._one_at_a_time:
             is_first = self._thread is None
-            thread = self._renewed([lock for lock in locks if lock.is_run])
+            thread = self._renewed(locks)
         if is_first and thread:
             thread.join(ANSWER_WITHIN_S)
         self._latest.tell(locks)
@@ -98,9 +99,9 @@ class Watch:
 
     def _renewed(self, locks: Collection[Lock]) -> threading.Thread | None:
         is_busy = self._thread is not None and self._thread.is_alive()
-        if is_busy or (self._thread and self._now() - self._asked_at < _EVERY_S):
+        if is_busy or self._now() - self._asked_at < _EVERY_S:
             return self._thread
-        if self._target.app is None or not _labels_in(locks):
+        if not _wanted(self._target, locks):
             self._latest = Running()
             return None
         self._asked_at = self._now()
@@ -116,20 +117,19 @@ class _AllFound(Exception):  # it ends a wait, and is not an error
     """The executions of all locks are known."""
 
 
-def _labels_in(locks: Iterable[Lock]) -> set[str]:
-    """Return the labels of the holders that may be tasks of workers."""
+def _wanted(target: Target, locks: Iterable[Lock]) -> set[str]:
+    """Return the labels of the holders that may be tasks of the app's workers."""
+    if target.app is None:
+        return set()
     labels = {lock.task_id for lock in locks if lock.is_run}
     return {one for one in labels if one and not _OF_A_PROCESS.match(one)}
 
 
 def _ask(app: Any, wanted: Collection[str], *, shows_arguments: bool) -> Running:
-    found: dict[str, tuple[float, Execution]] = {}
-    answered = False
+    found: dict[str | None, tuple[float, Execution]] = {}
 
     def note(reply: Mapping[str, Any]) -> None:
-        nonlocal answered
         for worker, requests in reply.items():
-            answered = True
             for request in requests if isinstance(requests, list) else ():
                 began, label = _number(request.get("time_start")), label_of(request.get("id"))
                 # A copy of the message, which is about to be parked, has the same id.
@@ -147,13 +147,12 @@ def _ask(app: Any, wanted: Collection[str], *, shows_arguments: bool) -> Running
             inspect = app.control.inspect(
                 connection=connection, timeout=ANSWER_WITHIN_S, callback=note
             )
-            inspect.active(safe=True)
+            if not inspect.active(safe=True):
+                problem = _NO_WORKER
     except _AllFound:
         pass
     except Exception as error:  # noqa: BLE001  # whatever fails at a broker
         problem = f"the broker can't be asked ({shown(error)})"
-    if problem is None and not answered:
-        problem = _NO_WORKER
     return Running({label: one for label, (_, one) in found.items()}, problem)
 
 
@@ -167,10 +166,10 @@ def arguments_in(request: Mapping[str, Any]) -> str:
     """Return the arguments in a worker's answer, shortened: both parts, or the one that is any."""
     parts = [str(request.get(name) or "") for name in ("args", "kwargs")]
     some = [part for part in parts if part not in ("", "()", "{}")]
-    if not some and not any(parts):
+    if not any(parts):
         return "not told by the publisher"
     return shown(" ".join(some) or parts[0], _LONGEST)
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else float("inf")
+    return float(value) if isinstance(value, (int, float)) else math.inf

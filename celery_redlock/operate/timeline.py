@@ -72,7 +72,7 @@ def tick_of(claim: Lock) -> Tick | None:
     if len(parts) < 4:  # noqa: PLR2004  # as beat writes it: mark, app, entry, slot
         return None
     _, app, entry, slot = parts
-    name = unquote(app.rpartition("@")[0])
+    name = unquote(app.split("@")[0])
     why = (claim.task_id or "") if claim.kind is Kind.MISSED else ""
     tick = Tick(name, unquote(entry), slot.removesuffix(MISSED), claim.host or "-", claim.kind, why)
     try:
@@ -91,8 +91,7 @@ def certain(ticks: Sequence[Tick]) -> list[Tick]:
 def timeline_of(ticks: Iterable[Tick], now: float, most: int) -> Timeline:
     """Return the timeline up to `now`, seconds since the epoch, with at most `most` entries."""
     ticks = sorted(ticks)
-    span = max((now - tick.at for tick in ticks), default=0.0)
-    minutes = max(1, math.ceil(span / _MINUTE_S))
+    minutes = max([1, *(math.ceil((now - tick.at) / _MINUTE_S) for tick in ticks)])
     entries = list(dict.fromkeys((tick.app, tick.entry) for tick in ticks))
     rows = {}
     for app, entry in entries[:most]:
@@ -102,7 +101,6 @@ def timeline_of(ticks: Iterable[Tick], now: float, most: int) -> Timeline:
         for tick in ticks:
             if (tick.app, tick.entry) == (app, entry):
                 share = 1 - (now - tick.at) / (minutes * _MINUTE_S)
-                percent = round(100 * min(1.0, max(0.0, share)), 2)
-                lanes[tick.replica].append((percent, tick))
+                lanes[tick.replica].append((round(100 * min(1.0, share), 2), tick))
         rows[app, entry] = lanes
     return Timeline(rows, minutes, len(entries) - len(rows))

@@ -23,14 +23,17 @@ def remote_control(app: Any) -> Iterator[Any]:
         Exception: Of any broker's client: it can't be reached.
     """
     with app.connection_for_write(connect_timeout=_CONNECT_S) as connection:
-        if "fanout" not in connection.transport.implements.exchange_type:
-            yield None
-            return
-        if connection.transport.driver_type == "redis":  # which has no timeouts otherwise
-            for option in ("socket_connect_timeout", "socket_timeout"):
-                connection.transport_options.setdefault(option, _CONNECT_S)
-        connection.ensure_connection(max_retries=1, interval_start=0)
-        yield connection
+        yield _connected(connection)
+
+
+def _connected(connection: Any) -> Any:
+    if "fanout" not in connection.transport.implements.exchange_type:
+        return None
+    if connection.transport.driver_type == "redis":  # which has no timeouts otherwise
+        for option in ("socket_connect_timeout", "socket_timeout"):
+            connection.transport_options.setdefault(option, _CONNECT_S)
+    connection.ensure_connection(max_retries=1, interval_start=0)
+    return connection
 
 
 def consumed_queues(app: Any) -> dict[str, set[str]]:
@@ -71,7 +74,7 @@ def rate_limited(app: Any, workers: Collection[str]) -> set[str]:
     """
     inspect = _inspect(app, workers)
     tasks = _each_answer(workers, lambda: inspect.registered("rate_limit"))
-    return {task.partition(" [")[0] for task in tasks if " [rate_limit=" in task}
+    return {task.split(" [")[0] for task in tasks if " [rate_limit=" in task}
 
 
 def _inspect(app: Any, workers: Collection[str]) -> Any:

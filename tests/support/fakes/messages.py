@@ -149,6 +149,7 @@ class Workers:
     def inspect(
         self, destination: list[str] | None = None, timeout: float = 1.0, limit: int = 0
     ) -> Any:
+        assert timeout == 3.0
         assert limit == len(destination or ())
         return self
 

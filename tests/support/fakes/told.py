@@ -24,16 +24,21 @@ class Told:
         self._callback: Callable[[Any], Any] = id
         patch.setattr(app.control, "inspect", self._inspect)
 
-    def _inspect(self, *, callback: Callable[[Any], Any], **_: object) -> Told:
+    def _inspect(
+        self, *, callback: Callable[[Any], Any], connection: object, timeout: float
+    ) -> Told:
+        assert connection
+        assert timeout == 1.0
         self._callback = callback
         return self
 
-    def active(self, *, safe: bool) -> None:
+    def active(self, *, safe: bool) -> Mapping[str, object] | None:
         """Answer, with the arguments as the publisher lets them be shown."""
         assert safe
         self.asked += 1
         for worker, answer in self.answers.items():
             self._callback({worker: answer})
+        return self.answers or None
 
 
 def active(task_id: str, **more: object) -> dict[str, object]:

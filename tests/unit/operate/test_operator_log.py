@@ -50,6 +50,12 @@ def record(
         result.text = "released"
 
 
+def elements(three: Operated) -> list[bytes]:
+    """Return what the first node has."""
+    raws: Any = three[0].execute(("LRANGE", "redlock:log", 0, 99))
+    return list(raws)
+
+
 def whats(three: Operated, nodes: NodeSet) -> list[str]:
     return [one.what for one in read_log(three.target(), nodes)[0]]
 
@@ -106,7 +112,7 @@ def test_what_any_node_has_is_shown(three: Operated, nodes: NodeSet, clock: Any)
 def test_that_too_few_nodes_record_it_is_logged_and_no_error(
     three: Operated, nodes: NodeSet, log: Any, refusing: int, is_said: bool
 ) -> None:
-    for number in range(refusing):
+    for number in range(3 - refusing, 3):
         three[number].refused["LPUSH"] = "NOPERM no LPUSH"
     record(three, nodes, key="k")
     line = "operator's action not recorded on a quorum key=k action=release error=NOPERM no LPUSH"
@@ -131,7 +137,7 @@ def test_the_log_is_bounded_in_number(
     monkeypatch.setattr(operator_log, "MOST", 2)
     for number in range(4):
         record(three, nodes, str(number))
-    assert len(three[0].execute(("LRANGE", "redlock:log", 0, 99))) == 2  # type: ignore[arg-type]
+    assert len(elements(three)) == 2
     assert sorted(whats(three, nodes)) == ["2", "3"]
 
 
@@ -147,15 +153,35 @@ def test_texts_are_bounded(three: Operated, nodes: NodeSet) -> None:
     record(three, nodes, "x" * 5000, key="k" * 5000)
     [action], _ = read_log(three.target(), nodes)
     assert (len(action.what), len(action.key)) == (500, 500)
+    [raw] = elements(three)
+    assert len(raw) < 1500
+
+
+def test_a_reply_has_25_actions_at_most(
+    three: Operated, nodes: NodeSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(60):
+        record(three, nodes, str(number))
+    execute, sizes = three[0].execute, list[int]()
+
+    def counted(command: Any) -> object:
+        reply: Any = execute(command)
+        sizes.append(len(reply))
+        return reply
+
+    monkeypatch.setattr(three[0], "execute", counted)
+    assert len(read_log(three.target(), nodes)[0]) == 60
+    assert [size for size in sizes if size] == [25, 25, 10]
+    assert len(sizes) == 40
 
 
 @pytest.mark.parametrize(
     "value",
     [
         "", "x", "1", "[]", "{}", json.dumps({"at": "now"}), json.dumps({"at": -1}),
-        json.dumps({"at": 1e300}), "[" * 100_000,
+        json.dumps({"at": 1e11}), json.dumps({"at": -10**400}), "[" * 100_000,
     ],
-    ids=map(str, range(9)),
+    ids=map(str, range(10)),
 )  # fmt: skip
 def test_what_is_no_action_is_left_out(three: Operated, nodes: NodeSet, value: str) -> None:
     three[0].execute(("LPUSH", "redlock:log", value))
@@ -187,6 +213,16 @@ def test_a_release_is_recorded(three: Operated, nodes: NodeSet) -> None:
     assert removal
     assert remove(three.target(), nodes, removal[0], "alice@ops", "it hangs")
     assert only(three, nodes) == ("release", "alice@ops", "k", "it hangs", "released")
+    assert whats(three, nodes) == [f"held by {removal[0].holder()} (id {removal[0].id})"]
+
+
+def test_a_deleted_done_mark_is_recorded(three: Operated, nodes: NodeSet) -> None:
+    three.redlock().mark_done("k", "task-1/0/abc")
+    removal = removal_of(three.target(), nodes, "k", "task-1/0/abc")
+    assert removal
+    assert remove(three.target(), nodes, removal[0], "alice@ops")
+    assert only(three, nodes) == ("release", "alice@ops", "k", "", "released")
+    assert whats(three, nodes) == [f"done mark task-1/0/abc (id {removal[0].id})"]
 
 
 def test_a_release_of_what_others_hold_by_now_is_recorded(three: Operated, nodes: NodeSet) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
 from celery import Celery
 
-from celery_redlock.operate import workers
+from celery_redlock.operate import running, workers
 from celery_redlock.operate.locks import Lock, lock_of
 from celery_redlock.operate.running import Running, Watch, arguments_in, running_tasks
 from celery_redlock.operate.target import Target
@@ -44,12 +45,14 @@ def test_a_running_task_has_a_worker_and_a_process(
     long_id = "long" * 200
     Told(app, monkeypatch, {"w1@a": [active("t-1"), active("t-0")], "w2@b": [active(long_id)]})
     locks = [held_by("t-1"), held_by(long_id), held_by("t-3")]
-    running = running_tasks(target(app), locks)
-    running.tell(locks)
+    told = running_tasks(target(app), locks)
+    reserved = held_by("t-1", is_reservation=True)
+    told.tell([*locks, reserved])
+    assert reserved.execution is None
     assert [str(lock.execution) for lock in locks] == ["w1@a (pid 7)", "w2@b (pid 7)", "None"]
-    assert running.problem is None
-    assert running.why_unknown == "no worker that answered runs it"
-    assert label_of(long_id) in running.executions
+    assert told.problem is None
+    assert told.why_unknown == "no worker that answered runs it"
+    assert label_of(long_id) in told.executions
 
 
 @pytest.mark.parametrize("is_shown", [False, True])
@@ -57,9 +60,9 @@ def test_arguments_are_kept_only_if_they_may_be_shown(
     app: Celery, monkeypatch: pytest.MonkeyPatch, *, is_shown: bool
 ) -> None:
     Told(app, monkeypatch, {"w1@a": [active("t-1")]})
-    running = running_tasks(target(app, shows_arguments=is_shown), [held_by("t-1")])
-    assert running.executions["t-1"].arguments == ("(42,)" if is_shown else None)
-    assert ("42" in repr(running)) is is_shown
+    told = running_tasks(target(app, shows_arguments=is_shown), [held_by("t-1")])
+    assert told.executions["t-1"].arguments == ("(42,)" if is_shown else None)
+    assert ("42" in repr(told)) is is_shown
 
 
 def test_the_wait_ends_when_all_holders_are_found(
@@ -75,18 +78,29 @@ def test_of_two_copies_the_one_that_began_first_counts(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late, early = active("t-1", time_start=9.0), active("t-1", time_start=3.0, worker_pid=8)
-    unstarted = active("t-1", time_start=None)
-    Told(app, monkeypatch, {"w0@a": [late, early, unstarted]})
+    unstarted, other = active("t-1", time_start=None), active("t-1", time_start=3.0)
+    Told(app, monkeypatch, {"w0@a": [unstarted, late, early, other]})
     found = running_tasks(target(app), [held_by("t-1")]).executions
     assert found["t-1"].pid == 8
+
+
+def test_a_process_that_is_not_told_is_unknown(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Told(app, monkeypatch, {"w0@a": [active("t-1", worker_pid="7")]})
+    found = running_tasks(target(app), [held_by("t-1")]).executions
+    assert str(found["t-1"]) == "w0@a"
 
 
 def test_nobody_is_asked_about_what_no_worker_runs(
     app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = Told(app, monkeypatch)
+    nobody = lock_of("bank.sync:42", [Busy("an owner that names nobody", 1000, T)])
+    assert nobody
     locks = [
         held_by("t-1", is_reservation=True), held_by("t-1", is_period=True), held_by("pid-77"),
+        nobody,
     ]  # fmt: skip
     assert running_tasks(target(app), locks) == Running()
     assert told.asked == 0
@@ -171,3 +185,27 @@ def test_a_watch_asks_again_after_two_seconds(app: Celery, monkeypatch: pytest.M
 
     eventually(is_renewed)
     assert told.asked == 2
+
+
+def test_a_watch_waits_for_the_first_answers_only(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, may_answer, asked = 100.0, threading.Event(), list[str]()
+    others = threading.enumerate()
+
+    def slowly(*_: object) -> Running:
+        asked.append(threading.current_thread().name)
+        assert may_answer.wait(60)
+        return Running(problem="no worker")
+
+    monkeypatch.setattr(running, "running_tasks", slowly)
+    monkeypatch.setattr(running, "ANSWER_WITHIN_S", 0.01)
+    watch, lock = Watch(target(app), lambda: now), held_by("t-1")
+    assert watch.tell([lock]).problem == "the workers have not answered yet"
+    assert all(one.daemon for one in threading.enumerate() if one not in others)
+    monkeypatch.setattr(running, "ANSWER_WITHIN_S", 1000.0)
+    now += 9.0
+    assert watch.tell([lock]).problem == "the workers have not answered yet"
+    assert len(asked) == 1, "the last question is not answered yet"
+    may_answer.set()
+    eventually(lambda: watch.tell([lock]).problem == "no worker")

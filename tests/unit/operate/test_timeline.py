@@ -13,8 +13,8 @@ SLOT = "2026-01-01T00:00:00Z"
 AT = 1_767_225_600.0
 
 
-def claim(key: str, remaining: float) -> Lock:
-    owner = new_owner("id", "beat-a", is_reservation=True)
+def claim(key: str, remaining: float, owner: str = "") -> Lock:
+    owner = owner or new_owner("id", "beat-a", is_reservation=True)
     lock = lock_of(key, [Busy(owner, round(remaining * 1000), 0)])
     assert lock
     return lock
@@ -25,6 +25,14 @@ def test_a_claim_tells_entry_slot_and_replica(remaining: float, state: Kind) -> 
     tick = tick_of(claim(f"%beat:my%20bank@0123:close%3Aday:{SLOT}", remaining))
     assert tick == Tick("my bank", "close:day", SLOT, "beat-a", state)
     assert tick.at == AT
+    assert tick.as_json() == {
+        "app": "my bank", "entry": "close:day", "slot": SLOT, "replica": "beat-a", "why": None,
+    }  # fmt: skip
+
+
+def test_a_claim_whose_owner_names_nobody_is_a_tick() -> None:
+    key = f"%beat:bank@0123:close:{SLOT}:missed"
+    assert tick_of(claim(key, 9.0, "?@")) == Tick("bank", "close", SLOT, "-", Kind.MISSED)
 
 
 def test_a_note_tells_that_a_tick_was_missed() -> None:
@@ -56,7 +64,7 @@ def at(seconds: int) -> str:
 
 def test_each_entry_has_a_lane_for_each_replica_of_its_app() -> None:
     ticks = [
-        Tick("bank", "poll", at(60), "beat-b", Kind.CLAIM),
+        Tick("bank", "poll", at(40), "beat-b", Kind.CLAIM),
         Tick("bank", "poll", at(0), "beat-a", Kind.PUBLISHED),
         Tick("bank", "close", at(30), "beat-a", Kind.PUBLISHED),
         Tick("shop", "close", at(30), "beat-z", Kind.PUBLISHED),
@@ -72,7 +80,7 @@ def test_each_entry_has_a_lane_for_each_replica_of_its_app() -> None:
         ("bank", "close", "beat-a"): [25.0],
         ("bank", "close", "beat-b"): [],
         ("bank", "poll", "beat-a"): [0.0],
-        ("bank", "poll", "beat-b"): [50.0],
+        ("bank", "poll", "beat-b"): [33.33],
     }
 
 

@@ -87,8 +87,9 @@ def signal_main_thread() -> None:
 
     May be called from any thread. The signal ends a blocking call of the main thread.
     """
-    if SIGNAL is not None and _is_installed:
-        signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)
+    if _is_installed:
+        main_thread: Any = threading.main_thread()
+        signal.pthread_kill(main_thread.ident, SIGNAL)
 
 
 class _InMainThread:

@@ -116,6 +116,7 @@ def test_a_worker_that_was_mended_is_told_of_anew(caplog: pytest.LogCaptureFixtu
     other = introduced(peers(Locked(A, B, C, prefix="shop"), "c"))
     assert here.heard(other)
     assert here.heard(introduced(wrong))
+    assert len(caplog.messages) == 3
     assert not here.heard(introduced(peers(Locked(A, B, C), "b")))
     assert here.heard(other)
     assert len(caplog.messages) == 3, "of the other one nothing has changed"

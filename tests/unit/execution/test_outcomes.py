@@ -174,11 +174,14 @@ def test_monitors_are_sent_no_event_of_an_eager_execution(monitored: Any) -> Non
     assert monitored.sent == []
 
 
-def test_an_event_that_is_not_sent_is_logged_and_ends_nothing(broken: NewTask, log: Any) -> None:
+def test_an_event_that_is_not_sent_is_logged_and_ends_nothing(
+    broken: NewTask, log: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     outcomes.announce(message_of(broken()), HELD, "skip")
     assert log()[1:] == [
         ("WARNING", "event not sent to monitors type=task-deduplicated task_id=task-1")
     ]
+    assert caplog.records[-1].exc_info
 
 
 # --- REVOKED --------------------------------------------------------------------------------------

@@ -71,3 +71,7 @@ def test_the_server_in_a_wheel_is_found_but_never_imported(
         monkeypatch.delitem(sys.modules, name, raising=False)
     assert find_server_binary() == server
     assert os.access(server, os.X_OK)
+    assert server.stat().st_mode & 0o777 == 0o755
+    # It may belong to somebody else.
+    monkeypatch.setattr(Path, "chmod", lambda *_: pytest.fail("it is executable already"))
+    assert find_server_binary() == server

@@ -193,9 +193,12 @@ class PreforkKeeper:
         dead = self._wait(redlock)
         for pid in dead:
             self._on_child_exit(redlock, pid)
-        self._look(redlock)
-        self._orphans.apply_task_outcomes(redlock, self._last_leases.values())
-        self._orphans.release_all(redlock)
+        try:
+            self._look(redlock)
+        finally:
+            # Also if no thread can be started: renewals need one, and releases do not.
+            self._orphans.apply_task_outcomes(redlock, self._last_leases.values())
+            self._orphans.release_all(redlock)
 
     def _wait(self, redlock: TaskLock) -> list[int]:
         """Wait for calls, exits and outcomes of pool processes, or for the next look.

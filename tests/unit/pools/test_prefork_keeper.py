@@ -589,6 +589,16 @@ def test_the_keeper_starts_if_its_first_check_fails(
     assert pool.nodes.released == [("k", lease.owner)]
 
 
+def test_a_dead_lease_is_released_though_no_other_is_renewed(pool: Pool) -> None:
+    pool.nodes.keeper.keep = Mock(side_effect=RuntimeError("no thread can be started"))
+    lease = pool.hold()
+    pool.child.kill()
+    pool.new_member(4).hold()
+    with pytest.raises(RuntimeError):
+        pool.step()
+    assert pool.nodes.released == [(lease.key, lease.owner)]
+
+
 def test_an_error_in_a_row_of_a_dead_process_leaves_no_other_row(pool: Pool) -> None:
     pool.nodes.keeper.take_over = fail_once(lambda _: None)
     pool.announce("k", "owner-1")

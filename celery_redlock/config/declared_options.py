@@ -45,7 +45,7 @@ def declared_options(task: object) -> dict[str, object]:
     declared: dict[str, object] = {}
     cls = task if isinstance(task, type) else type(task)
     others, foreign = classes_in_use(cls), FOREIGN_OPTIONS - options_in_use(cls)
-    for owner in cls.__mro__ if task is cls else (task, *cls.__mro__):
+    for owner in (task, *cls.__mro__):
         for name, value in () if owner in others else vars(owner).items():
             if name in foreign or (name.startswith("lock_") and name not in FOREIGN_OPTIONS):
                 unwrapped = value.__func__ if isinstance(value, staticmethod) else value

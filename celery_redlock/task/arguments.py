@@ -14,17 +14,16 @@ _DUMP = "_dump_pydantic_arguments"
 
 def hide_token(cls: type[Any], rule: KeyRule) -> None:
     """Have Celery check and send the calls of a task class without the token parameter."""
-    if cls.typing:
-        check: Callable[..., None] = _without_token(rule)
-        header = getattr(cls, "__header__", None)
-        # By it Celery tells errbacks that it calls itself, with three arguments, from those that
-        # it publishes: all those of bound tasks, whose header is a partial, and of task classes,
-        # which have none.
-        if header is None or isinstance(header, partial):
-            check = partial(check)
-        cls.__header__ = staticmethod(check)
+    check: Callable[..., None] = _without_token(rule)
+    header = getattr(cls, "__header__", None)
+    # By it Celery tells errbacks that it calls itself, with three arguments, from those that it
+    # publishes: all those of bound tasks, whose header is a partial, and of task classes, which
+    # have none.
+    if header is None or isinstance(header, partial):
+        check = partial(check)
+    cls.__header__ = staticmethod(check)
     dump = getattr(cls, _DUMP, None)
-    if dump is not None and not hasattr(dump, "__wrapped__"):  # a task is bound repeatedly
+    if dump is not None:
         setattr(cls, _DUMP, staticmethod(_with_token(dump)))
 
 

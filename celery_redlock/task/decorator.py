@@ -146,7 +146,7 @@ def singleton_task(
     if base is None:
         base = SingletonTask
     elif not issubclass(base, SingletonTask):
-        base = OnAppsTask(f"Singleton{base.__name__}", (SingletonTask, base), {"abstract": True})
+        base = OnAppsTask(f"Singleton{base.__name__}", (SingletonTask, base), {})
     make: Any = app.task if app else shared_task
     decorate = make(base=base, **options)
     return decorate(body) if body else decorate

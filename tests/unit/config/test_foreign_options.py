@@ -180,6 +180,7 @@ def test_a_setting_of_a_package_that_is_not_loaded_yet_stays(
 def test_a_name_of_another_package_outside_of_the_namespace_is_no_setting() -> None:
     class Source:
         CELERY_REDLOCK_NODES = NODES
+        CELERY_TASK_ACKS_LATE = True
         ONCE = {"of": "somebody"}  # noqa: RUF012
 
     app = Celery("bank", set_as_current=False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import celery
 import pytest
-from celery import Celery
+from celery import Celery, Task
 from celery.local import maybe_evaluate
 from pydantic import BaseModel
 
@@ -51,6 +51,14 @@ def test_a_model_is_sent_as_json_and_without_the_token(ship: Any, published: Any
 
 
 @pytest.mark.skipif(not SENDS_MODELS, reason="sends no models")
+def test_a_call_with_a_model_is_dropped(app: Celery, ship: Any) -> None:
+    ship.lock_lifetime = "until_executed"
+    assert ship.delay(Order(number="7")).id == ship.delay(order=AS_JSON).id
+    assert ship.drop(Order(number="7"))
+    assert not ship.drop(AS_JSON)
+
+
+@pytest.mark.skipif(not SENDS_MODELS, reason="sends no models")
 def test_the_key_is_made_of_what_is_sent(ship: Any) -> None:
     order = Order(number="7")
     assert as_published(ship, [order], {}, None) == ((AS_JSON,), {})
@@ -71,10 +79,28 @@ def test_an_eager_call_has_the_key_of_its_message(ship: Any, app: Celery) -> Non
     assert ship.apply((order,)).get() == [Order, 1]
 
 
-def test_a_key_may_use_attributes_of_a_model_that_is_pickled(app: Celery) -> None:
-    options: Any = {"lock_lifetime": "until_executed", "lock_key": "{order.number}"}
+def test_a_celery_that_sends_no_models_leaves_arguments(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(Task, "_dump_pydantic_arguments", raising=False)
 
-    @singleton_task(app=app, name="ship", pydantic=True, serializer="pickle", **options)
+    class Ship(SingletonTask):
+        name = "ship"
+
+        def run(self, order: object, *, fencing_token: int | None) -> int | None:
+            return fencing_token
+
+    ship: Any = app.register_task(Ship())
+    assert as_published(ship, [AS_JSON], {}, None) == ((AS_JSON,), {})
+    assert as_sent(ship, [Order(number="7")], {}) == ((AS_JSON,), {})
+    assert ship.apply((AS_JSON,)).get() == 1
+
+
+def test_a_key_may_use_attributes_of_a_model_that_is_pickled(app: Celery) -> None:
+    @singleton_task(
+        app=app, name="ship", pydantic=True, serializer="pickle", lock_lifetime="until_executed",
+        lock_key="{order.number}",
+    )  # fmt: skip
     def ship(order: Order) -> None: ...
 
     order = Order(number="7")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, Task
+from celery.local import maybe_evaluate
 
 from celery_redlock import ConfigurationError, SingletonTask, singleton_task
 from tests.support.processes.project import celery_to_itself
@@ -29,6 +30,8 @@ def test_a_decorated_function_keeps_its_name_and_documentation(app: Celery) -> N
     assert rebuild.__doc__ == "Rebuild it."
     assert rebuild.name.endswith(".rebuild")
     assert isinstance(rebuild, SingletonTask)
+    # The lock is around it once.
+    assert type(maybe_evaluate(rebuild)).__call__ is SingletonTask.__call__
 
 
 def test_a_plain_base_is_below_the_lock(app: Celery) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import os
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -13,7 +14,13 @@ from celery.contrib.abortable import AbortableTask
 from celery.local import maybe_evaluate
 from celery.signals import task_prerun
 
-from celery_redlock import ConfigurationError, SingletonTask, current_lease, singleton_task
+from celery_redlock import (
+    ConfigurationError,
+    DuplicateTask,
+    SingletonTask,
+    current_lease,
+    singleton_task,
+)
 from celery_redlock.config import app_lock
 from celery_redlock.messages.headers import PUBLICATION_HEADER
 from celery_redlock.redlock.lease import new_owner
@@ -82,6 +89,29 @@ def test_the_apps_task_class_may_publish_itself_and_be_abstract(app: Celery) -> 
     task.delay(1)
     other.apply_async((2,), task_id="mine", countdown=3)
     assert published == [((1,), {}), ((2,), {"task_id": "mine", "countdown": 3})]
+
+
+def test_everything_that_a_call_says_reaches_celery(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Any] = []
+
+    def note(_task: Any, args: Any, kwargs: Any, **options: Any) -> None:
+        options.pop("headers")
+        sent.append((args, kwargs, options))
+
+    monkeypatch.setattr(Task, "apply_async", note)
+
+    @app.task(base=SingletonTask, lazy=False)
+    def task(a: int) -> None: ...
+
+    everything: dict[str, Any] = {
+        "task_id": "mine", "producer": object(), "link": task.s(), "link_error": task.s(),
+        "shadow": "other", "countdown": 3,
+    }  # fmt: skip
+    task.apply_async((1,), {}, **everything)
+    task.apply_async(kwargs={"a": 1})
+    assert sent == [((1,), {}, everything), (None, {"a": 1}, {})]
 
 
 def test_a_failing_lock_key_function_raises_at_publish(app: Celery) -> None:
@@ -295,10 +325,35 @@ def test_started_is_stored_once_the_lock_is_held(app: Celery, node: OneNode) -> 
 
     @app.task(base=SingletonTask, bind=True, name="t", lock_key=[], track_started=True)
     def body(self: SingletonTask) -> None:
-        seen.append((self.AsyncResult("task-1").state, node.owner_of("t") is not None))
+        started = self.AsyncResult("task-1")
+        seen.append((started.state, started.info, node.owner_of("t") is not None))
 
-    deliver(body)
-    assert seen == [("STARTED", True)]
+    deliver(body, hostname="worker@host")
+    assert seen == [("STARTED", {"pid": os.getpid(), "hostname": "worker@host"}, True)]
+
+
+def test_an_eager_call_does_not_store_started(app: Celery, node: OneNode) -> None:
+    stored: list[object] = []
+    app.backend.store_result = lambda *given, **_: stored.append(given)  # type: ignore[method-assign]
+
+    @app.task(base=SingletonTask, name="t", lock_key=[], track_started=True)
+    def body() -> None: ...
+
+    body.apply().get()
+    assert stored == []
+
+
+def test_an_eager_duplicate_is_revoked_and_has_the_tasks_name(
+    new_task: NewTask, node: OneNode
+) -> None:
+    node.held["t"] = HOLDER, 1e9
+    task = new_task()
+    result = task.apply(task_id="mine")
+    assert (result.id, result.state, result.name) == ("mine", "REVOKED", "t")
+    assert isinstance(result.result, DuplicateTask)
+    node.held.clear()
+    result = task.apply(task_id="mine")
+    assert (result.state, result.result) == ("SUCCESS", "done")
 
 
 @pytest.mark.parametrize("option", ["not tracked", "ignored"])

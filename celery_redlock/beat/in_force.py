@@ -32,7 +32,7 @@ class InForce:
 
         Less than that costs no more than that time.
         """
-        return self.looked_at is not None and now < self.looked_at - self._differs
+        return self.latest(now) < (self.looked_at or now)
 
     def latest(self, now: Moment) -> Moment:
         """Return the latest moment that a clock that was right can have shown by `now`."""
@@ -136,11 +136,11 @@ def begin_at(entry: Any, moment: Moment, latest: Moment) -> None:
         moment: When it begins, with a time zone.
         latest: The latest moment that a right clock could have shown by now, likewise.
     """
-    last_run = aware(entry.last_run_at) if entry.last_run_at else None
-    if last_run is None or is_clocked(entry.schedule) or moment <= last_run <= latest:
+    last_run = _stored_run_of(entry)
+    if last_run is None:
         return
     its_slots = slots_between(entry.schedule, last_run, moment, beginning_of(entry))
-    if last_run < moment and not any(its_slots):
+    if last_run <= latest and not any(its_slots):
         return
     if not entry.last_run_at.tzinfo:
         # With USE_TZ = False a row takes no other; see `aware`.
@@ -162,7 +162,13 @@ def last_run_of(entry: Any) -> Moment | None:
     """
     if is_clocked(entry.schedule):
         return aware(entry.schedule.clocked_time) - INSTANT
-    return aware(entry.last_run_at) if entry.last_run_at else None
+    return _stored_run_of(entry)
+
+
+def _stored_run_of(entry: Any) -> Moment | None:
+    """Return when `entry` ran last, None for never, or if it is a clocked one."""
+    is_told = entry.last_run_at and not is_clocked(entry.schedule)
+    return aware(entry.last_run_at) if is_told else None
 
 
 def ahead_of(
@@ -177,8 +183,7 @@ def ahead_of(
     """
     ahead = {}
     for name, entry in entries.items():
-        last_run = None if is_clocked(entry.schedule) else last_run_of(entry)
-        until = max(filter(None, (seen.get(name), last_run)), default=moment)
+        until = max(filter(None, (seen.get(name), _stored_run_of(entry))), default=moment)
         if until > moment:
             ahead[name] = until
     return ahead

@@ -96,7 +96,7 @@ class ClaimsRedBeatTicks(ClaimsTicks):
     def _advance_entry(self, entry: Any) -> Any:
         """Record for all replicas that every slot seen here is done."""
         with due_at_slots([entry], self._now):
-            return entry._next_instance(last_run_at=self._seen.get(entry.name))  # noqa: SLF001
+            return entry._next_instance(last_run_at=self._seen[entry.name])  # noqa: SLF001
 
 
 def all_keys(app: Celery) -> Sequence[str]:

@@ -171,7 +171,7 @@ def _interval_slots(due: Any, after: Moment, until: Moment, start: Moment) -> It
     every: dt.timedelta = due.run_every
     if every < INSTANT:
         return
-    slot = start + ((after - start) // every + 1) * every
+    slot = start + (after - start) // every * every
     while slot <= until:
         yield slot
         slot += every
@@ -215,15 +215,15 @@ def _crontab_slots(due: crontab, after: Moment, until: Moment, _: Moment) -> Ite
     starts, and in the hour that comes twice it is always due.
     """
     zone = _zone_of(due)
-    minute = after.replace(second=0, microsecond=0) + _MINUTE
+    minute = after.replace(second=0, microsecond=0)
     while minute <= until:
         next_hour = minute.replace(minute=0) + _HOUR
-        if not any(_names_day(due, minute + shift) for shift in (-_DAY, 0 * _DAY, _DAY)):
+        if not any(_names_day(due, near) for near in (minute - _DAY, minute, minute + _DAY)):
             minute = _start_of_day(minute) + _DAY
         elif not _may_name_hour(due, minute.astimezone(zone)):
             minute = next_hour
         else:
-            while minute <= until and minute < next_hour:
+            while minute < next_hour:
                 if _is_named(due, zone, minute):
                     yield minute
                 minute += _MINUTE

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
+from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -49,6 +51,16 @@ CHANGES = {
     # At midnight.
     "back in Beirut": ("Asia/Beirut", Moment(2026, 10, 24, tzinfo=UTC)),
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _in_a_zone_of_its_own() -> Iterator[None]:
+    """Let this host be in a time zone that no schedule is in: it has no influence."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "Asia/Kathmandu")
+        time.tzset()
+        yield
+    time.tzset()
 
 
 def app_in(zone: str) -> Celery:
@@ -124,11 +136,37 @@ def test_the_last_slot_is_found_however_long_ago_it_was(every: dt.timedelta) -> 
     assert last_slot(*window) == [None, *slots_between(*window)][-1]
 
 
+def test_the_last_slot_is_looked_for_in_the_last_minute_first() -> None:
+    class Asked(Odd):
+        def redlock_slots(self, after: Moment, until: Moment) -> list[Moment]:
+            asked.append(until - after)
+            return [until]
+
+    asked: list[dt.timedelta] = []
+    assert last_slot(at(Asked()), EPOCH, EPOCH + DAY) == EPOCH + DAY
+    assert asked == [MINUTE]
+
+
 def test_the_last_slot_is_not_before_an_entry_begins() -> None:
     since = utc("2026-11-20 12:34")
     assert last_slot(at(schedule(HOUR)), EPOCH, since + MINUTE, since) == since
     assert last_slot(at(schedule(HOUR)), EPOCH, since - MINUTE, since) is None
     assert last_slot(at(schedule(HOUR)), since, since + MINUTE, since) is None
+
+
+@pytest.mark.parametrize(
+    ("since", "expected"),
+    [
+        (None, "2026-11-20 13:00"),
+        ("1970-01-01 00:30", "2026-11-20 12:30"),
+        ("2076-11-20 12:10", "2076-11-20 12:10"),
+    ],
+)
+def test_the_next_slot_is_found_however_far_off_the_beginning(
+    since: str | None, expected: str
+) -> None:
+    begins = utc(since) if since else None
+    assert next_slot(at(schedule(HOUR)), utc("2026-11-20 12:00"), begins) == utc(expected)
 
 
 # --- crontab --------------------------------------------------------------------------------------
@@ -336,6 +374,41 @@ def test_in_the_polar_night_nothing_is_due() -> None:
     assert slot.date().isoformat().startswith("2027-02-1")
 
 
+@pytest.mark.parametrize(("kind", "how"), [("sunrise", {}), ("dawn_civil", {"use_center": True})])
+def test_each_of_the_suns_events_is_a_slot_once(kind: Any, how: dict[str, bool]) -> None:
+    def next_rising(_: Any, start: Any, **given: bool) -> Any:
+        assert given == how
+        found = [event for event in events if event.replace(tzinfo=None) > start.datetime()]
+        if not found:
+            raise due.ephem.CircumpolarError
+        return SimpleNamespace(datetime=lambda: found[0].replace(tzinfo=None))
+
+    due = at(solar(kind, 50, 10))
+    due.cal = SimpleNamespace(next_rising=next_rising)
+    midnight = utc("2026-11-20 00:00")
+    events = [
+        midnight - SECOND,
+        midnight + 22 * HOUR,
+        midnight + DAY,
+        midnight + DAY + 6.5 * HOUR + dt.timedelta(microseconds=700_000),
+        midnight + 2 * DAY,
+    ]
+    slots = list(slots_between(due, midnight - HOUR, events[-1]))
+    assert slots == [event.replace(microsecond=0) for event in events]
+
+
+def test_for_the_suns_next_event_a_year_is_searched() -> None:
+    def none(*_: Any, **__: Any) -> None:
+        searched.append(1)
+        raise sunrise.ephem.CircumpolarError
+
+    searched: list[int] = []
+    sunrise = at(solar("sunrise", 78.2, 15.6))
+    sunrise.cal = SimpleNamespace(next_rising=none)
+    assert next_slot(sunrise, utc("2026-11-20 00:00")) is None
+    assert len(searched) == 367
+
+
 # --- other kinds ----------------------------------------------------------------------------------
 
 
@@ -351,6 +424,7 @@ def test_redbeats_rrule_has_those_that_it_names() -> None:
     due = at(rrule("HOURLY", dtstart=utc("2026-11-20 12:30"), interval=2, count=3))
     begin = utc("2026-11-20 12:30")
     assert shown(slots_between(due, begin, begin + DAY)) == ["2026-11-20 14:30", "2026-11-20 16:30"]
+    assert shown(slots_between(due, begin, begin + 2 * HOUR)) == ["2026-11-20 14:30"]
 
 
 class Odd(BaseSchedule):
@@ -381,13 +455,26 @@ def test_a_class_of_the_users_own_says_when_its_slots_are() -> None:
     assert {slot.tzinfo for slot in slots} == {UTC}
 
 
+@pytest.mark.parametrize("since", [None, Moment.fromisoformat("2026-11-20 04:30+01:00")])
+def test_a_class_of_the_users_own_is_asked_in_utc(since: Moment | None) -> None:
+    class Asked(Odd):
+        def redlock_slots(self, after: Moment, until: Moment) -> list[Moment]:
+            asked.extend([after.utcoffset(), until.utcoffset()])
+            return [until.astimezone(dt.timezone(HOUR))]
+
+    asked: list[dt.timedelta | None] = []
+    until = Moment.fromisoformat("2026-11-20 12:30+01:00")
+    [slot] = slots_between(at(Asked()), until - 9 * HOUR, until, since)
+    assert [*asked, slot.utcoffset()] == [dt.timedelta()] * 3
+
+
 @pytest.mark.parametrize(
     "due", [Odd(), NotOnHolidays("0", "4"), None], ids=["kind", "subclass", "none"]
 )
 def test_a_class_whose_slots_are_not_known_is_refused(due: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"redlock_slots\(after, until\)") as refused:
         check(due)
-    assert type(due).__qualname__ in str(refused.value)
+    assert f" {type(due).__module__}.{type(due).__qualname__} " in str(refused.value)
     with pytest.raises(ConfigurationError):
         list(slots_between(due, EPOCH, EPOCH + DAY))
     assert not is_celerys(due)
@@ -396,6 +483,27 @@ def test_a_class_whose_slots_are_not_known_is_refused(due: Any) -> None:
 def test_a_subclass_due_as_its_base_is_not_the_users_own() -> None:
     due = at(Labelled("0", "4"))
     assert next_slot(due, utc("2026-11-20 00:00")) == utc("2026-11-20 04:00")
+
+
+@pytest.mark.parametrize(
+    ("due", "is_one_of_celerys"),
+    [
+        (schedule(dt.timedelta(microseconds=1)), True),
+        (Labelled("0", "4"), True),
+        (solar("sunset", 50, 10), True),
+        (Named(), False),
+        (clocked(EPOCH), False),
+    ],
+)
+def test_a_schedule_with_slots_is_accepted(due: Any, is_one_of_celerys: bool) -> None:
+    check(at(due))
+    assert is_celerys(due) == is_one_of_celerys
+
+
+def test_the_shortest_interval_is_a_microsecond() -> None:
+    shortest = at(schedule(dt.timedelta(microseconds=1)))
+    end = EPOCH + dt.timedelta(microseconds=3)
+    assert len(list(slots_between(shortest, EPOCH, end))) == 3
 
 
 @pytest.mark.parametrize("every", [0, -5])

@@ -8,4 +8,4 @@ from collections.abc import Iterable
 
 def closest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name most like `name`, or None if no name is similar."""
-    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
+    return next(iter(difflib.get_close_matches(name, known)), None)

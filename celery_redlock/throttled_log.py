@@ -19,11 +19,12 @@ class ThrottledLog:
         count: How many times the event has occurred since it last ended.
     """
 
+    count = 0
+    _is_logged = False
+
     def __init__(self, now: Callable[[], float] = time.monotonic, quiet: float = 30.0) -> None:
-        self.count = 0
         self._now = now
         self._quiet = quiet
-        self._is_logged = False
         self._quiet_until = -math.inf
 
     def occurred(self, level: int) -> int:

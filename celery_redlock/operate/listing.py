@@ -6,6 +6,7 @@ No command keeps a node for long, whatever the number of locks: each examines at
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import compress
 from typing import Any, TypeVar
 
 from celery_redlock.redlock.protocol.replies import Failed
@@ -47,12 +48,8 @@ def each_lock(
     length, count = len(start.encode()), len(nodes)
     scan = _Scan(nodes, f"{escaped(start)}{match}}}", on_scanned)
     for names, columns in scan.each_viewed():
-        all_owners, all_floors, all_pttls = zip(*columns, strict=True)
-        for name, owners, floors, pttls in zip(
-            names, zip(*all_owners, strict=True), zip(*all_floors, strict=True),
-            zip(*all_pttls, strict=True), strict=True,
-        ):  # fmt: skip
-            lock = lock_in(name[length:-1].decode(errors="replace"), owners, floors, pttls, count)
+        for name, *seen in _turned((names, *map(_turned, _turned(columns)))):
+            lock = lock_in(name[length:-1].decode(errors="replace"), *seen, count)
             if lock:
                 yield lock
 
@@ -185,6 +182,11 @@ class _Scan:
         self._unknown[at] += new[room:]
 
 
+def _turned(rows: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Yield the columns of a table."""
+    return zip(*rows, strict=True)
+
+
 def _heard(nodes: NodeSet, answers: Iterable[T | Failed]) -> list[T]:
     """Return the answers of the nodes; one that fails or refuses is left out from then on."""
     heard = []
@@ -211,4 +213,4 @@ def _not_on(earlier: DirectConnection, names: list[bytes]) -> list[bytes]:
     each = earlier.ask([("EXISTS", name) for name in names])
     if isinstance(each, Failed):
         return names
-    return [name for name, there in zip(names, each, strict=True) if there != 1]
+    return list(compress(names, (there != 1 for there in each)))

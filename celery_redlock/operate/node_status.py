@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from celery_redlock.redlock.clock import Clock, SystemClock
 from celery_redlock.redlock.inspection import Judgement, State
@@ -123,7 +123,8 @@ def _read_status(clock: Clock, connection: DirectConnection, judgement: Judgemen
     raws = connection.ask([("INFO", section) for section in _SECTIONS])
     if refusal_in(raws) is not None:
         return of_node()
-    info = dict(pair for raw in raws for pair in _fields_of(raw))
+    said: Any = raws
+    info = dict(pair for raw in said for pair in _fields_of(raw))
     samples = [_sample(connection, clock) for _ in range(_SAMPLES)]
     measured = [sample for sample in samples if sample is not None]
     if not measured:
@@ -138,10 +139,9 @@ def votes(statuses: Sequence[NodeStatus]) -> int:
     return sum(status.state is State.VOTES for status in statuses)
 
 
-def _fields_of(raw: object) -> Iterator[tuple[str, str]]:
+def _fields_of(raw: bytes) -> Iterator[tuple[str, str]]:
     """Yield the fields of a reply to INFO."""
-    text = raw.decode(errors="replace") if isinstance(raw, bytes) else ""
-    for line in text.splitlines():
+    for line in raw.decode(errors="replace").splitlines():
         name, colon, value = line.partition(":")
         if colon:
             yield name, value
@@ -152,7 +152,7 @@ def _sample(connection: DirectConnection, clock: Clock) -> tuple[float, float] |
     began, wall = clock.now(), clock.wall_us()
     raws = connection.ask([("TIME",)])
     round_trip = clock.now() - began
-    there = Failed("") if isinstance(raws, Failed) else as_time(raws[0])
+    there = raws if isinstance(raws, Failed) else as_time(raws[0])
     if isinstance(there, Failed):
         return None
     return round_trip, there - wall / 1e6 - round_trip / 2

@@ -32,22 +32,23 @@ def test_the_version_names_the_server_that_it_is() -> None:
 def test_a_status_is_told_as_values() -> None:
     full = {
         "uptime_in_seconds": "90", "used_memory": "1000000", "maxmemory": "2000000",
-        "maxmemory_policy": "noeviction", "connected_clients": "2", "maxclients": "many",
+        "maxmemory_policy": "noeviction", "connected_clients": "2", "maxclients": "10000",
     }  # fmt: skip
     one = status(
         State.GUARDED, info=MASTER | full, why="restarted", votes_in=1.23456,
-        latency=0.0012345678, clock_offset=-0.5000000001,
+        latency=0.0012345678, clock_offset=-0.5000004,
     )  # fmt: skip
     assert one.as_json() == {
         "node": "a", "state": "guarded", "why": "restarted", "role": "master",
         "version": "Redis 7.0.15", "uptime": 90, "votes_in": 1.235, "latency": 0.001235,
         "clock_offset": -0.5, "memory": 1_000_000, "max_memory": 2_000_000, "policy": "noeviction",
-        "connections": 2, "max_connections": None,
+        "connections": 2, "max_connections": 10_000,
     }  # fmt: skip
     nothing = status(State.DOWN, info={}).as_json()
     assert {name for name, value in nothing.items() if value is not None} == {
         "node", "state", "votes_in"
     }  # fmt: skip
+    assert status(info={"maxclients": "many"}).number("maxclients") is None
 
 
 Trip = tuple[float, float]
@@ -92,12 +93,14 @@ def test_of_five_round_trips_the_quickest_tells_the_clock(
 def test_what_a_node_does_not_tell_is_unknown(three: Operated) -> None:
     three[0].refused["INFO"] = "NOPERM"
     three[1].refused["TIME"] = "NOPERM"
-    three[1].info["executable"] = "C:\\redis\xff"
+    execute = three[1].execute
+    odd = {("INFO", "memory"): b"allocator:\xff\r\nno field"}
+    three[1].execute = lambda one: odd.get(one) or execute(one)  # type: ignore[method-assign,call-overload]
     three[2].is_up = False
     silent, timeless, down = read_statuses(three.target(), three.opened())
     assert (silent.node, silent.info, silent.latency) == ("127.0.0.1:7000", {}, None)
     assert (timeless.state, timeless.latency) == (State.VOTES, None)
-    assert timeless.info == three[1].info
+    assert timeless.info == three[1].info | {"allocator": "\N{REPLACEMENT CHARACTER}"}
     assert (down.state, down.why, down.info) == (State.DOWN, "Connection refused", {})
 
 

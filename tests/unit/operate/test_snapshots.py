@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery import Celery
 
 from celery_redlock.operate import operator_log
 from celery_redlock.operate import snapshots as module
@@ -15,6 +16,7 @@ from celery_redlock.operate.operator_log import Action, recorded
 from celery_redlock.operate.overview import Overview, read_overview
 from celery_redlock.operate.snapshots import Snapshots
 from tests.support.fakes.operated import Operated
+from tests.support.fakes.told import Told, active
 
 
 def seconds(three: Operated) -> float:
@@ -84,6 +86,43 @@ def test_the_nodes_rest_longer_than_a_look_took(
     assert snapshots.get().at == first.at
     three.sleep(1.0)
     assert snapshots.get().at > first.at
+
+
+def test_a_clock_that_steps_back_ends_a_snapshot(three: Operated) -> None:
+    times = [1000.0]
+    snapshots = Snapshots(three.target(), 10, lambda: times[-1])
+    assert snapshots.get().at == 1000.0
+    times.append(999.9)
+    assert snapshots.get().at == 999.9
+
+
+def test_only_the_latest_ticks_are_kept(three: Operated, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_TICKS", 2)
+    for entry, minute in (("a", 2), ("b", 0), ("c", 1)):
+        three.redlock().reserve(f"%beat:bank@0:{entry}:2026-01-01T00:0{minute}:00Z", 30)
+    snapshots = Snapshots(three.target(), 10, lambda: 1_767_225_720.0)
+    assert [tick.entry for tick in snapshots.get().ticks] == ["c", "a"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "worker", "problem"),
+    [
+        ({"celery@vm": [active("task-1")]}, "celery@vm (pid 7)", None),
+        ({}, "None", "no worker answered within 1 s"),
+    ],
+)
+def test_a_snapshot_tells_the_workers_or_why_they_are_unknown(
+    three: Operated,
+    monkeypatch: pytest.MonkeyPatch,
+    answers: dict[str, object],
+    worker: str,
+    problem: str | None,
+) -> None:
+    app = Celery("bank", broker="memory://", set_as_current=False)
+    Told(app, monkeypatch, answers)
+    three.redlock().acquire("k", 30, label="task-1")
+    seen = Snapshots(three.target(app=app), 10, lambda: seconds(three)).get()
+    assert ([str(lock.execution) for lock in seen.oldest], seen.problem) == ([worker], problem)
 
 
 def test_ticks_are_kept_for_an_hour_after_the_nodes_forgot_them(three: Operated) -> None:

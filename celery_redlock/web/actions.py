@@ -34,14 +34,7 @@ def add_release(page: Flask, target: Target, now: Callable[[], float]) -> None:
     def release() -> ResponseReturnValue:
         key, label = request.values.get("key", ""), request.values.get("done")
         expected = request.form.get("expect")
-        with target.nodes() as nodes:
-            removal = removal_of(target, nodes, key, label)
-            is_released = (
-                removal
-                and removal[0].id == expected
-                and remove(target, nodes, removal[0], _author(), _reason())
-            )
-        if not is_released:
+        if not _is_released(target, key, label, expected):
             abort(409, f"{key} was not released: it has another holder by now, or none.")
         logger.warning("lock released on the page key=%s id=%s", shown(key), expected)
         return render_template("message.html", title="Released", text=f"{key} is released.")
@@ -75,6 +68,15 @@ def add_end(page: Flask, target: Target, now: Callable[[], float]) -> None:
         return render_template("ended.html", key=key, text=text, is_ended=became.is_ended), (
             200 if became.is_ended else 409
         )
+
+
+def _is_released(target: Target, key: str, label: str | None, expected: str | None) -> bool:
+    """Release a lock or a done mark whose id is the expected one; return whether that was done."""
+    with target.nodes() as nodes:
+        removal = removal_of(target, nodes, key, label)
+        if removal is None or removal[0].id != expected:
+            return False
+        return remove(target, nodes, removal[0], _author(), _reason())
 
 
 def _author() -> str:

@@ -55,7 +55,7 @@ class Access:
         given = {Role.ACT: token, Role.VIEW: view_token}
         self._tokens = {role: one for role, one in given.items() if one is not None}
         self._hosts = hosts
-        self._logins: dict[Role, dict[str, None]] = {role: {} for role in Role}
+        self._logins: dict[Role, dict[object, None]] = {role: {} for role in Role}
 
     def is_host(self, given: str) -> bool:
         """Return whether a Host header is one of this page's.
@@ -75,15 +75,13 @@ class Access:
 
     def role_of(self, given: str) -> Role | None:
         """Return the role of those who have this token; None: it is none of the page's."""
-        text = given.encode("utf-8", "replace")
-        known = self._tokens.items()
-        roles = [role for role, one in known if hmac.compare_digest(text, one.encode())]
-        return roles[0] if roles else None
+        known, text = self._tokens.items(), given.encode()
+        return next((role for role, one in known if hmac.compare_digest(text, one.encode())), None)
 
     def log_in(self, role: Role) -> None:
         """Log this session in; of many logins of a role the oldest ends."""
         session.clear()
-        session["login"] = secrets.token_urlsafe(32)
+        session["login"] = secrets.token_urlsafe()
         logins = self._logins[role]
         logins[session["login"]] = None
         for old in list(logins)[:-_MOST_LOGINS]:
@@ -92,7 +90,7 @@ class Access:
     def log_out(self) -> None:
         """Log this session out, and whoever has a copy of its cookie."""
         for logins in self._logins.values():
-            logins.pop(session.get("login", ""), None)
+            logins.pop(session.get("login"), None)
         session.clear()
 
     def role(self) -> Role | None:
@@ -135,15 +133,15 @@ def guard(app: Flask, access: Access) -> None:
 class Sessions(SecureCookieSessionInterface):
     """Sessions in a cookie, which a browser that uses TLS never sends without it."""
 
-    def get_cookie_secure(self, app: Flask) -> bool:
+    def get_cookie_secure(self, app: Flask) -> bool:  # noqa: ARG002  # as Flask calls it
         """Return whether this request came over TLS; only a trusted proxy can say so."""
-        return super().get_cookie_secure(app) or request.is_secure
+        return request.is_secure
 
 
 def csrf() -> str:
     """Return the secret that each form of this session carries."""
     if "csrf" not in session:
-        session["csrf"] = secrets.token_urlsafe(32)
+        session["csrf"] = secrets.token_urlsafe()
     return str(session["csrf"])
 
 
@@ -164,7 +162,7 @@ def _check_role(access: Access) -> ResponseReturnValue | None:
 
 
 def _check_form() -> None:
-    if not _is_of_page(request.headers.get("Origin", "")):
+    if not _is_of_page(str(request.origin)):
         abort(403, "The request comes from another site, or does not say from which.")
     if not hmac.compare_digest(csrf().encode(), request.form.get("csrf", "").encode()):
         abort(403, "The form is not one of this session; load the page again.")

@@ -44,7 +44,7 @@ def listen(host: str, port: int, tokens: Collection[str]) -> socket.socket:
             "--token and --view-token must differ: with equal ones, who may only look could act"
         )
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, _, _, _, address = socket.getaddrinfo(host, port)[0]
         # Before it listens: the address itself decides, not its name.
         if not tokens and not ipaddress.ip_address(address[0]).is_loopback:
             raise ConfigurationError(
@@ -72,10 +72,10 @@ def serve(page: Flask, listener: socket.socket, trusted_proxy: str | None = None
 def new_server(page: Flask, listener: socket.socket, trusted_proxy: str | None = None) -> Any:
     """Return the server of the page, which does not run yet; the arguments are those of `serve`."""
     server: Any = create_server(
-        page, sockets=[listener], threads=_THREADS, ident="", trusted_proxy=trusted_proxy,
+        page, sockets=[listener], threads=_THREADS, ident=None, trusted_proxy=trusted_proxy,
         trusted_proxy_headers=_FROM_PROXY if trusted_proxy else set(),
-        clear_untrusted_proxy_headers=True, connection_limit=_MOST_CONNECTIONS,
-        asyncore_use_poll=True, channel_timeout=_PATIENCE_S, cleanup_interval=1,
+        connection_limit=_MOST_CONNECTIONS, asyncore_use_poll=True,
+        channel_timeout=_PATIENCE_S, cleanup_interval=1,
     )  # fmt: skip
     server.channel_class = _Channel
     return server

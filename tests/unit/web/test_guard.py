@@ -61,7 +61,11 @@ def test_with_a_token_nobody_else_sees_anything(
     new_client: NewClient, path: str, given: dict[str, str]
 ) -> None:
     response = new_client(**given).get(path)
-    assert response.status_code == (401 if path == "/live" else 302)
+    if path == "/live":
+        assert response.status_code == 401
+        assert "Log in again." in response.text
+    else:
+        assert (response.status_code, response.location) == (302, "/login")
     assert "Locks" not in response.text
 
 
@@ -123,7 +127,17 @@ def test_who_logs_out_sees_nothing_any_more(operator: FlaskClient) -> None:
     page = operator.get("/")
     assert page.status_code == 200
     operator.post("/logout", data={"csrf": csrf_in(page)}, headers=ORIGIN)
+    assert operator.get_cookie("redlock") is None
     assert operator.get("/").status_code == 302
+
+
+def test_a_login_begins_a_session_with_another_secret(new_client: NewClient) -> None:
+    client = new_client(token=TOKEN)
+    before = csrf_in(client.get("/login"))
+    log_in(client, TOKEN)
+    page = client.get("/")
+    assert csrf_in(page) != before
+    assert client.post("/logout", data={"csrf": before}, headers=ORIGIN).status_code == 403
 
 
 def test_a_copy_of_the_cookie_ends_with_the_login(
@@ -173,12 +187,14 @@ def test_a_request_from_another_site_is_refused(
 ) -> None:
     redlock.acquire("k", 30)
     form = form_of(operator, "k") | {"token": TOKEN}
-    assert operator.post(path, data=form, headers=origin).status_code == 403
+    response = operator.post(path, data=form, headers=origin)
+    assert response.status_code == 403
+    assert "The request comes from another site" in response.text
     assert redlock.read_holder("k")
     assert operator.get("/").status_code == 200
 
 
-@pytest.mark.parametrize("csrf", [None, "", "guessed"])
+@pytest.mark.parametrize("csrf", [None, "", "guessed", "another session's"])
 def test_a_form_of_another_session_is_refused(
     operator: FlaskClient, redlock: TaskLock, csrf: str | None
 ) -> None:
@@ -186,7 +202,18 @@ def test_a_form_of_another_session_is_refused(
     form = {**form_of(operator, "k"), "csrf": csrf}
     if csrf is None:
         del form["csrf"]
-    assert operator.post("/release", data=form, headers=ORIGIN).status_code == 403
+    elif csrf == "another session's":
+        form["csrf"] = csrf_in(operator.application.test_client().get("/login"))
+    response = operator.post("/release", data=form, headers=ORIGIN)
+    assert response.status_code == 403
+    assert "The form is not one of this session" in response.text
+    assert redlock.read_holder("k")
+
+
+def test_a_form_that_is_too_large_is_refused(operator: FlaskClient, redlock: TaskLock) -> None:
+    redlock.acquire("k", 30)
+    form = form_of(operator, "k") | {"reason": "x" * 64 * 1024}
+    assert operator.post("/release", data=form, headers=ORIGIN).status_code == 413
     assert redlock.read_holder("k")
 
 
@@ -194,6 +221,13 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites(new_client: NewClient) 
     cookie = log_in(new_client(token=TOKEN), TOKEN).headers["Set-Cookie"]
     assert {"HttpOnly", "SameSite=Strict"} <= set(cookie.split("; "))
     assert TOKEN not in cookie
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_over_tls_the_cookie_is_sent_over_tls_only(new_client: NewClient, scheme: str) -> None:
+    response = new_client(token=TOKEN).get("/login", base_url=f"{scheme}://localhost")
+    parts = response.headers["Set-Cookie"].split("; ")
+    assert ("Secure" in parts) is (scheme == "https")
 
 
 @pytest.mark.parametrize("path", ["/", "/lock?key=k", "/nowhere", "/static/live.js"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 import time
+from datetime import datetime, timezone
 
 import pytest
 from celery import Celery
@@ -89,6 +90,31 @@ def test_the_filter_takes_text_and_kind(redlock: TaskLock, reader: FlaskClient) 
     assert "bank.sync:2" in shown
     assert "bank.sync:1" not in shown
     assert "No lock matches the filter." in reader.get("/live?q=*").text
+
+
+def test_the_filter_shows_what_is_chosen(redlock: TaskLock, reader: FlaskClient) -> None:
+    for path, kind in (("/?q=sync&kind=reserved", "reserved"), ("/", None)):
+        shown = reader.get(path).text
+        options = re.findall(r'<option value="(\w*)"( selected)?>', shown)
+        assert options == [
+            (one, " selected" * (one == kind)) for one in ("", "held", "reserved", "pending")
+        ]
+        assert f'name="q" value="{"sync" if kind else ""}"' in shown
+    shown = html.unescape(reader.get("/?q=sync&kind=reserved").text)
+    assert 'data-url="/live?q=sync&kind=reserved"' in shown
+
+
+def test_times_are_in_utc(three: Operated, redlock: TaskLock, reader: FlaskClient) -> None:
+    three.pass_(0.25)
+    redlock.acquire("k", 30)
+    began = datetime.fromtimestamp(three.wall_us() // 1_000_000, timezone.utc)
+    assert f'<time datetime="{began.isoformat()}"' in reader.get("/").text
+
+
+def test_a_command_has_the_key_as_a_shell_takes_it(redlock: TaskLock, reader: FlaskClient) -> None:
+    redlock.acquire("a b", 30)
+    shown = html.unescape(reader.get("/lock?key=a b").text)
+    assert "<code>celery -A bank redlock release 'a b'</code>" in shown
 
 
 def test_a_key_with_markup_is_text(redlock: TaskLock, operator: FlaskClient) -> None:
@@ -232,6 +258,25 @@ def test_incidents_are_listed_the_latest_first(three: Operated, new_client: NewC
     assert TIMES not in seen
     assert seen.index("4.0 s ago lost") < seen.index("9.0 s ago conflict skip <i>")
     assert "<i>" not in shown
+
+
+def test_of_much_that_happened_the_latest_is_shown(
+    three: Operated, redlock: TaskLock, new_client: NewClient
+) -> None:
+    incidents, at = Incidents(app=None), three.wall_us() / 1e6
+    for number in range(21):
+        event = {"type": "task-deduplicated", "name": "bank.sync", "key": f"key-{number}"}
+        incidents.note(event | {"uuid": "t-1", "timestamp": at - 60 + number})
+    for number in range(31):
+        redlock.reserve(f"%beat:bank@0:entry-{number:02}:2026-01-01T00:00:00Z", 120, label="id")
+    for number in range(201):
+        redlock.acquire(f"lock-{number}", 30)
+    shown = text_of(new_client(incidents=incidents).get("/").text)
+    assert shown.count("conflict key-") == 20
+    assert "key-20" in shown
+    assert "1 more entries are not shown." in shown
+    assert "entry-29" in shown
+    assert "These are the 200 held longest of 201." in shown
 
 
 def test_repeated_incidents_are_one_row(three: Operated, new_client: NewClient) -> None:

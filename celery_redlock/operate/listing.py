@@ -48,8 +48,9 @@ def each_lock(
     length, count = len(start.encode()), len(nodes)
     scan = _Scan(nodes, f"{escaped(start)}{match}}}", on_scanned)
     for names, columns in scan.each_viewed():
-        for name, *seen in _turned((names, *map(_turned, _turned(columns)))):
-            lock = lock_in(name[length:-1].decode(errors="replace"), *seen, count)
+        views = map(_turned, _turned(columns))
+        for name, owners, floors, pttls in _turned((names, *views)):
+            lock = lock_in(name[length:-1].decode(errors="replace"), owners, floors, pttls, count)
             if lock:
                 yield lock
 

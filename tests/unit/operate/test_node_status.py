@@ -94,8 +94,8 @@ def test_what_a_node_does_not_tell_is_unknown(three: Operated) -> None:
     three[0].refused["INFO"] = "NOPERM"
     three[1].refused["TIME"] = "NOPERM"
     execute = three[1].execute
-    odd = {("INFO", "memory"): b"allocator:\xff\r\nno field"}
-    three[1].execute = lambda one: odd.get(one) or execute(one)  # type: ignore[method-assign,call-overload]
+    odd: dict[Any, Any] = {("INFO", "memory"): b"allocator:\xff\r\nno field"}
+    three[1].execute = lambda one: odd.get(one) or execute(one)  # type: ignore[assignment]
     three[2].is_up = False
     silent, timeless, down = read_statuses(three.target(), three.opened())
     assert (silent.node, silent.info, silent.latency) == ("127.0.0.1:7000", {}, None)

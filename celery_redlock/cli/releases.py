@@ -73,7 +73,7 @@ def release_kinds(
     if not (locks or ageless):
         say_doubt(target, task)
     options = options_of(target.app, task)
-    if locks and not how.as_json:
+    if not how.as_json:
         for meaning in sorted({consequence(lock, options) for lock in locks}):
             click.echo(f"Consequence: {meaning}.")
     age = "" if older_than is None else f" older than {seconds(older_than)}"
@@ -93,17 +93,17 @@ def _release(
 
     released = []
     for lock in locks:
-        released.append(how.yes and remove(target, nodes, lock, operator(), how.reason))
+        is_released = how.yes and remove(target, nodes, lock, operator(), how.reason)
+        released.append((lock, is_released))
         if not how.as_json:
-            done = ", released" if released[-1] else ", not released" if how.yes else ""
+            done = ", released" if is_released else ", not released" if how.yes else ""
             click.echo(f"{visible(lock.key)}: {lock_text(lock, time.time())}{done}")
     if how.as_json:
         now = time.time()
-        pairs = zip(locks, released, strict=True)
-        click.echo(document([lock.as_json(now) | {"released": done} for lock, done in pairs]))
+        click.echo(document([lock.as_json(now) | {"released": done} for lock, done in released]))
     else:
         click.echo(f"{count(len(locks), noun)}{which}.")
-    return all(released)
+    return all(done for _, done in released)
 
 
 def _say_how(locks: Sequence[Lock], how: How) -> None:

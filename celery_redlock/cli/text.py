@@ -47,8 +47,8 @@ def fitted(header: Sequence[str], rows: Sequence[Sequence[str]], width: int, fit
             break
         widths.pop(name, None)
     for name, kept in fit.shortened.items():
-        excess = _total(widths) - width
-        if name in widths and excess > 0:
+        excess = max(0, _total(widths) - width)
+        if name in widths:
             widths[name] = max(min(kept, widths[name]), widths[name] - excess)
     lines = [
         padded([_cut(row[name], wide) for name, wide in widths.items()], list(widths.values()))
@@ -72,10 +72,11 @@ def widths_of(table: Sequence[Sequence[str]]) -> list[int]:
 
 def padded(row: Sequence[str], widths: Sequence[int]) -> str:
     """Return a line of a table."""
-    if "\x1b" not in "".join(row):  # as in most lines, of which there may be many
-        return _GAP.join(map(str.ljust, row, widths)).rstrip()
-    cells = [cell + " " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
-    return _GAP.join(cells).rstrip()
+    return _GAP.join(map(_filled, row, widths)).rstrip()
+
+
+def _filled(cell: str, width: int) -> str:
+    return cell + " " * (width - _width(cell))
 
 
 def _width(cell: str) -> int:
@@ -97,9 +98,9 @@ def document(value: object) -> str:
 def json_text(value: object, indent: int | None = None) -> str:
     """Return a value as JSON: in ASCII if a terminal would act on it, or the output isn't UTF-8."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
-    if text.replace("\n", "").isprintable() and _is_encodable(text):
+    if all(map(str.isprintable, text.split("\n"))) and _is_encodable(text):
         return text
-    return json.dumps(value, indent=indent).replace("\x7f", r"\u007f")
+    return json.dumps(value, indent=indent)
 
 
 def _is_encodable(text: str) -> bool:

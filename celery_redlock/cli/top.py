@@ -147,7 +147,7 @@ def screen(update: Update, width: int, height: int) -> list[str]:
     """
     nodes, locks = _tables(update)
     head = [
-        *(_clipped(line, width) for line in _head(update)),
+        *_head(update),
         "",
         *fitted(NODE_HEADER, nodes, width, _NODES),
         "",
@@ -157,10 +157,6 @@ def screen(update: Update, width: int, height: int) -> list[str]:
     if len(table) > room:
         table[room - 1 :] = [f"… {len(table) - room + 1} more"]
     return (head + table)[:height]
-
-
-def _clipped(line: str, width: int) -> str:
-    return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 def _tables(update: Update) -> tuple[list[list[str]], list[tuple[str, ...]]]:

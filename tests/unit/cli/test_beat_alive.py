@@ -48,6 +48,21 @@ def test_beat_is_alive_if_its_last_tick_is_recent(
     assert (result.exit_code, result.output) == (code, says)
 
 
+@pytest.mark.parametrize(("age", "stream"), [(59.9, "out"), (60.1, "err"), (None, "err")])
+def test_what_is_wrong_with_beat_goes_to_the_standard_error(
+    app: Celery,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    age: float | None,
+    stream: str,
+) -> None:
+    monkeypatch.setattr(liveness, "age", lambda _: age)
+    with pytest.raises(SystemExit):
+        beat_alive.main([], obj=SimpleNamespace(app=app))
+    printed = capsys.readouterr()
+    assert [bool(printed.out), bool(printed.err)] == [stream == "out", stream == "err"]
+
+
 def test_without_a_tick_it_fails_and_names_the_missing_file(app: Celery) -> None:
     result = run(app)
     assert result.exit_code == 1

@@ -166,6 +166,7 @@ def test_nodes_that_are_down_are_left_out_and_named(
     ran = run("list")
     assert "2/3" in ran.output
     assert "127.0.0.1:7000 is left out: Connection refused\n" in ran.output
+    assert "other locks may be held" not in ran.output
     assert ran.exit_code == 0
     three[1].is_up = False
     ran = run("list")

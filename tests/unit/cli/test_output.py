@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from celery_redlock.cli.alone import main
+from celery_redlock.operate import node_status
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.operated import Operated
-from tests.support.processes.ran import Run
+from tests.support.processes.ran import Ran, Run
 
 EVIL = "\x1b]0;title\x07\x1b[8m\r\n\x9b2J\x7f\u202e"
 KEY = f"key{EVIL}"
@@ -52,14 +56,64 @@ def test_json_has_the_names_as_they_are(run: Run) -> None:
 def test_output_need_not_be_utf_8(
     three: Operated, redlock: TaskLock, words: tuple[str, ...]
 ) -> None:
-    redlock.acquire("ключ", 30, label="é")
+    redlock.acquire("ключ", 30, label="é😀")
     nodes = [word for url in three.urls for word in ("--node", url)]
     ran = CliRunner(charset="latin-1").invoke(main, [*nodes, *words], catch_exceptions=False)
     assert ran.exit_code == 0
     if "--json" in words:
         assert json.loads(ran.output)["key"] == "ключ"
-    else:
-        assert r"\u043a\u043b\u044e\u0447" in ran.output
+        assert r"\ud83d\ude00" in ran.output
+    assert r"\u043a\u043b\u044e\u0447" in ran.output
+
+
+def test_output_in_utf_8_has_every_letter(redlock: TaskLock, run: Run) -> None:
+    redlock.acquire("ключ", 30)
+    for words in (("list", "--json"), ("show", "ключ", "--json")):
+        assert '"key": "ключ"' in run(*words).output
+
+
+def test_output_may_go_to_any_object_of_python(three: Operated) -> None:
+    with redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit):
+        main([*(word for url in three.urls for word in ("--node", url)), "status"])
+    assert printed.getvalue().endswith("Locks work: 3 of 3 nodes vote, and 1 may fail.\n")
+
+
+def failing(patch: pytest.MonkeyPatch, error: int) -> None:
+    """Let the command `status` fail with an error of the operating system."""
+
+    def fail(*_: object) -> None:
+        raise OSError(error, "disk")
+
+    patch.setattr(node_status, "read_statuses", fail)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_without_room_is_an_error(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    failing(monkeypatch, error)
+    assert run("status") == Ran(1, "Error: the output can't be written: disk\n")
+
+
+def test_another_error_of_the_system_is_raised_as_it_is(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, errno.EIO)
+    with pytest.raises(OSError, match="disk"):
+        run("status")
+
+
+def test_nothing_more_is_written_to_a_disk_without_room(
+    three: Operated, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    failing(monkeypatch, errno.ENOSPC)
+    path = tmp_path / "output"
+    with path.open("w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        with pytest.raises(SystemExit):
+            main([*(word for url in three.urls for word in ("--node", url)), "status"])
+        output.write("as Python ends")
+    assert path.read_text() == ""
 
 
 def test_a_full_disk_is_an_error_and_no_traceback() -> None:

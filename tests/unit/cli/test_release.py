@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -256,8 +256,9 @@ def orphan(
 
 
 def test_orphans_are_released_with_yes_only(
-    three: Operated, orphan: list[tuple[float | str, ...]], run: Run, app: Any
-) -> None:
+    three: Operated, orphan: list[tuple[float | str, ...]], run: Run, app: Any,
+    standard_error: Callable[..., str],
+) -> None:  # fmt: skip
     app.conf.redlock_nodes = three.urls
     dry = run("release", "--orphaned", "--queue", "a b", app=app)
     assert re.fullmatch(
@@ -283,3 +284,4 @@ def test_orphans_are_released_with_yes_only(
     ]  # fmt: skip
     assert orphan == [(10.0, "a b"), (0.5, "b"), (10.0,)]
     assert {one.exit_code for one in (dry, ran, shown)} == {0}
+    assert standard_error("release", "--orphaned") == "Not seen: what is in queue b\\x1b.\n"

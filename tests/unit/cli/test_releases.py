@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 
 import pytest
 from celery import Celery
 
+from celery_redlock import singleton_task
+from celery_redlock.operate.removal import operator
+from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.operated import Operated
-from tests.support.processes.ran import Run
+from tests.support.processes.ran import Ran, Run
 
 ALL_OF_TASK = ("release", "--task", "bank.sync", "--kind")
 
@@ -29,17 +34,71 @@ def test_all_locks_of_the_task_and_kind_are_released(
     reserved(redlock, "bank.sync:1", "bank.sync:2", "bank.report:1")
     redlock.acquire("bank.sync:3", 30)
     dry = run(*ALL_OF_TASK, "reserved", app=bank)
-    assert "\n2 locks.\n" in dry.output
+    assert re.fullmatch(
+        r"Consequence: [^\n]+\n(bank\.sync:\d: [^\n]* \(id \w+\)\n){2}2 locks\.\n"
+        r"Nothing was released\. To release: [^\n]*\n",
+        dry.output,
+    )
+    shown = run(*ALL_OF_TASK, "reserved", "--json", app=bank).json
+    assert [one["released"] for one in shown] == [False, False]
     assert dry.output.startswith("Consequence: the message stays in the queue, and runs")
     assert dry.output.endswith(
         "To release: celery -A bank redlock release --task bank.sync --kind reserved --yes\n"
     )
     keys = ("bank.sync:1", "bank.sync:2", "bank.report:1", "bank.sync:3")
     assert holders(three, *keys) == [True] * 4
-    ran = run(*ALL_OF_TASK, "reserved", "--yes", app=bank)
+    ran = run(*ALL_OF_TASK, "reserved", "--yes", "--reason", "purged", app=bank)
     assert ran.output.count(", released\n") == 2
     assert holders(three, *keys) == [False, False, True, True]
+    logged = [(one["author"], one["reason"]) for one in run("log", "--json").json]
+    assert logged == [(operator(), "purged")] * 2
     assert (dry.exit_code, ran.exit_code) == (0, 0)
+
+
+def test_without_such_a_lock_nothing_is_left_to_do(run: Run, bank: Celery) -> None:
+    assert run(*ALL_OF_TASK, "reserved", app=bank) == Ran(0, "0 locks.\n")
+    assert run(*ALL_OF_TASK, "reserved", "--json", app=bank).json == []
+
+
+def test_the_consequence_is_that_of_the_task_s_options(
+    redlock: TaskLock, run: Run, bank: Celery
+) -> None:
+    @singleton_task(app=bank, shared=False, name="bank.careless", lock_on_lost="continue")
+    def careless(account_id: int) -> None: ...
+
+    for task, then in (("sync", "LeaseLost is raised in it"), ("careless", "and it goes on")):
+        redlock.acquire(f"bank.{task}:1", 30)
+        output = run("release", "--task", f"bank.{task}", "--kind", "held", app=bank).output
+        assert output.startswith("Consequence: its task may be running")
+        assert f"{then}. " in output
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [(("--older-than", "1h"), "0 locks older than 60 min.\n"), ((), "bank.snyc:1: held by ")],
+    ids=["older", "any"],
+)
+def test_a_lock_of_unknown_age_is_kept_if_an_age_is_asked_for(
+    three: Operated, run: Run, bank: Celery,
+    standard_error: Callable[..., str], words: tuple[str, ...], shown: str,
+) -> None:  # fmt: skip
+    for node in three.nodes:
+        node.take(new_owner("task-1"), key="bank.snyc:1")
+    command = ("release", "--task", "bank.snyc", "--kind", "held", *words)
+    assert shown in run(*command, app=bank).output
+    # Nor is the task doubted, for it has a lock.
+    kept = "Kept, because their age is unknown: 1 lock.\n" if words else ""
+    assert standard_error(*command) == kept
+
+
+def test_without_a_quorum_the_release_of_a_kind_fails(
+    three: Operated, redlock: TaskLock, run: Run, bank: Celery
+) -> None:
+    reserved(redlock, "bank.sync:1")
+    three[0].is_up = False
+    assert run(*ALL_OF_TASK, "reserved", app=bank).exit_code == 0
+    three[1].is_up = False
+    assert run(*ALL_OF_TASK, "reserved", app=bank).exit_code == 1
 
 
 def test_younger_locks_are_kept(three: Operated, redlock: TaskLock, run: Run, bank: Celery) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.support.fakes.operated import Operated
@@ -123,3 +125,15 @@ def test_nodes_beyond_the_node_timeout_do_not_vote(three: Operated, run: Run) ->
     assert ran.json["nodes"][0]["why"] == "it answers after 62 ms, and the node timeout is 50 ms"
     assert (ran.json["votes"], ran.exit_code) == (1, 1)
     assert run("status", options=["--node-timeout", "0.1"]).exit_code == 0
+
+
+def test_each_state_has_a_colour_and_each_reason_a_line(three: Operated, run: Run) -> None:
+    three[0].is_up = False
+    three[1].info["uptime_in_seconds"] = "20"
+    output = run("status", color=True).output
+    colours = re.findall(r"  \x1b\[(\d+)m(\w+)\x1b\[0m", output)
+    assert colours == [("31", "down"), ("33", "guarded"), ("32", "votes")]
+    reasons = output.split("\n\n")[1]
+    assert [line.partition(": ")[0] for line in reasons.splitlines()] == [
+        "127.0.0.1:7000", "127.0.0.1:7001"
+    ]  # fmt: skip

@@ -197,7 +197,7 @@ class LockAdmin(admin.ModelAdmin):
     def _shown(
         self, request: HttpRequest, name: str, title: str, **context: Any
     ) -> TemplateResponse:
-        about = self.admin_site.each_context(request) | {"title": title, "opts": self.model._meta}  # noqa: SLF001
+        about = self.admin_site.each_context(request) | {"title": title}
         return TemplateResponse(request, f"{_FOLDER}/{name}.html", about | context)
 
 

@@ -100,7 +100,7 @@ def _commits_each_statement(connection: Connection) -> bool:
     driver: Any = connection.connection.dbapi_connection
     if connection.dialect.name == "sqlite":
         # The driver begins no transaction then; the app may have begun one.
-        commits = driver.isolation_level is None or getattr(driver, "autocommit", -1) is True
+        commits = driver.isolation_level is None or getattr(driver, "autocommit", False) is True
         return commits and not driver.in_transaction
     return bool(driver.autocommit)
 

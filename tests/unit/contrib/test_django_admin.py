@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from functools import partial
 from html import unescape
 from types import ModuleType, SimpleNamespace
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_redlock.operate import ending
+from celery_redlock.operate import ending, operator_log
 from celery_redlock.operate.ending import Ending, Order
 from celery_redlock.operate.locks import Lock
 from celery_redlock.operate.operator_log import Action, read_log, recorded
@@ -21,6 +22,7 @@ from celery_redlock.operate.removal import operator, remove
 from celery_redlock.operate.snapshots import Snapshots
 from celery_redlock.redlock.errors import RedlockError
 from celery_redlock.redlock.task_lock import TaskLock
+from celery_redlock.units import seconds
 from tests.support.fakes.django_site import Staff
 from tests.support.fakes.operated import Operated
 from tests.support.fakes.told import Told, active
@@ -57,6 +59,8 @@ def bank(three: Operated, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
         monkeypatch.setattr(sites.site.get_model_admin(models.Lock), "_snapshots", None)
         time = SimpleNamespace(time=lambda: three.wall_us() / 1e6, sleep=three.sleep)
         monkeypatch.setattr(admin, "time", time)
+        monkeypatch.setattr(operator_log, "time", time)
+        monkeypatch.setattr(admin, "Snapshots", partial(Snapshots, now=time.time))
         yield app
 
 
@@ -153,6 +157,18 @@ def test_the_model_itself_is_only_viewed(site: Site) -> None:
     ]  # fmt: skip
 
 
+def test_the_locks_are_those_of_the_current_app(bank: Celery) -> None:
+    config = apps.get_app_config("celery_redlock")
+    bank.set_current()
+    config.celery_app = None
+    config.ready()
+    assert config.celery_app is bank
+
+
+def test_a_lock_is_called_by_its_key() -> None:
+    assert str(models.Lock(key="bank.sync:1")) == "bank.sync:1"
+
+
 # --- the list -------------------------------------------------------------------------------------
 
 
@@ -169,6 +185,7 @@ def test_the_list_shows_nodes_and_locks(site: Site, redlock: TaskLock, three: Op
     assert "127.0.0.1:7002 down Connection refused" in text
     for shown in ("bank.sync:<b> held", "bank.sync:2 reserved", "celery@vm (pid 7)"):
         assert shown in text
+    assert "<title>Locks |" in html
     for unasked in ("(42,)", "Arguments", "No lock matches", "held longest", "Beat missed"):
         assert unasked not in text
 
@@ -180,6 +197,18 @@ def test_arguments_are_shown_if_the_app_says_so(
     redlock.acquire("k", 30, label="task-1")
     assert "(42,)" in site.shown()
     assert "arguments: (42,)" in site.shown("lock/", key="k")
+
+
+def test_those_who_ask_within_a_second_share_an_overview(
+    site: Site, three: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(admin, "Snapshots", partial(Snapshots, now=lambda: now[0]))
+    site.shown()
+    three[0].is_up = False
+    assert "3 of 3 nodes vote" in site.shown()
+    now[0] += 60.0
+    assert "2 of 3 nodes vote" in site.shown()
 
 
 @pytest.mark.parametrize(("down", "level"), [(0, "success"), (1, "warning"), (2, "error")])
@@ -236,7 +265,7 @@ def test_missed_ticks_and_actions_are_told(
     site: Site, redlock: TaskLock, three: Operated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for hour in range(11):
-        key = f"%beat:bank@0:by%20night:2026-01-01T{hour:02}:00:00Z:missed"
+        key = f"%beat:bank@0:by%20night:2020-01-01T{hour:02}:00:00Z:missed"
         redlock.reserve(key, 86_400, label="no quorum")
     with three.target().nodes() as nodes:
         action = Action("release", "alice@ops", "held by task-1@host", "k", "it hangs")
@@ -245,8 +274,10 @@ def test_missed_ticks_and_actions_are_told(
     html = site.get().text
     text = text_of(html)
     assert text.count("Beat missed by night") == 10
-    assert re.search(r"Beat missed by night \d+ \w+ ago: 2026-01-01T10:00:00Z, no quorum", text)
-    assert re.search(r"\d+\.\d m?s ago alice@ops release not released: x+…x+ k held by task", text)
+    slot = datetime(2020, 1, 1, 10, tzinfo=timezone.utc).timestamp()
+    ago = seconds(three.wall_us() / 1e6 - slot)
+    assert f"Beat missed by night {ago} ago: 2020-01-01T10:00:00Z, no quorum" in text
+    assert re.search(r" 0\.0 m?s ago alice@ops release not released: x+…x+ k held by task", text)
     [shown] = re.findall(r"not released: x+…x+", text)
     assert len(shown) == 160
 
@@ -258,6 +289,7 @@ def test_missed_ticks_and_actions_are_told(
         ("bank", "", "bank"),
         ("bank", "shop.settings", "bank"),
         ("shop", "shop.settings", "shop"),
+        ("shop", "shop.settings.production", "shop"),
         ("other", "shop.settings", "proj"),
     ],
 )
@@ -300,10 +332,19 @@ def test_a_lock_has_the_links_that_its_viewer_may_follow(
     site.as_("view_lock", *permissions)
     html = site.get("lock/", key="k").text
     assert sorted(re.findall(f'href="{PAGES}(release|end)/', html)) == links
+    assert "<title>k |" in html
     text = text_of(html)
     for shown in ("held 0.0 s", "task-2@", "Worker: celery@vm (pid 7)", "A new call now: task-1"):
         assert shown in text
     assert "arguments:" not in text
+
+
+def test_a_page_without_a_key_is_of_none(site: Site) -> None:
+    assert "A new call now: it acquires the lock" in site.shown("lock/")
+    for page, words in (("release/", "'' is not released"), ("end/", "under '': nobody holds it.")):
+        assert words in site.shown(page)
+    assert "'' is not released" in site.sent("release/")
+    assert "'': Not ended: nobody holds it." in site.sent("end/")
 
 
 def test_a_reservation_has_no_run_to_end(site: Site, redlock: TaskLock) -> None:
@@ -374,6 +415,9 @@ def test_a_done_mark_is_deleted_alone(site: Site, redlock: TaskLock, three: Oper
     assert "'k' is released." in site.sent("release/", **form)
     assert three.holders() == [lease.owner] * 3
     assert "task-1" not in site.shown("lock/", key="k")
+    with three.target().nodes() as nodes:
+        [action], _ = read_log(three.target(), nodes)
+    assert action.reason == ""
 
 
 def test_a_release_without_a_quorum_is_an_error(
@@ -382,7 +426,8 @@ def test_a_release_without_a_quorum_is_an_error(
     redlock.acquire("k", 30)
     form = site.form("release/", key="k")
     three[0].is_up = three[1].is_up = False
-    assert "cannot release 'k': 0 of 3 nodes answered" in site.sent("release/", **form)
+    # As Django shows a message: with a capital letter.
+    assert "Cannot release 'k': 0 of 3 nodes answered" in site.sent("release/", **form)
 
 
 # --- end of a run ---------------------------------------------------------------------------------
@@ -442,11 +487,15 @@ def test_a_run_is_ended_after_a_confirmation(
 
 
 def test_no_run_is_ended_where_another_holds_the_lock(
-    site: Site, redlock: TaskLock, orders: list[tuple[str, Order]]
-) -> None:
+    site: Site, redlock: TaskLock, orders: list[tuple[str, Order]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     lease = redlock.acquire("k", 30, label="task-1")
     form = site.form("end/", key="k")
     assert "another holder by now" in site.sent("end/", key="k")
+    outcome = "Not ended: it has another holder by now"
+    line = f"run ordered to end in the admin key=k id= user=7 outcome={outcome}"
+    assert [one.getMessage() for one in caplog.records if one.name == admin.__name__] == [line]
     redlock.release(lease)
     assert "'k': Not ended: nobody holds it." in site.sent("end/", **form)
     assert "No run to end under 'k': nobody holds it." in site.shown("end/", key="k")

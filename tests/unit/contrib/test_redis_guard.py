@@ -32,7 +32,7 @@ def test_a_client_that_does_not_wait_for_the_reply_is_refused(kind: str, call: A
         return begun[0]
 
     client.eval = eval_
-    with pytest.raises(TypeError, match=r"does not wait for the reply; give redis\.Redis"):
+    with pytest.raises(TypeError, match=r"(Pipeline|Redis) does not wait for the reply; give"):
         call(client, "balance:fence", 1)
     with suppress(AttributeError):
         one: Coroutine[Any, Any, Any] = begun[0]
@@ -41,7 +41,7 @@ def test_a_client_that_does_not_wait_for_the_reply_is_refused(kind: str, call: A
 
 @pytest.mark.parametrize("token", [True, "7", 7.0])
 def test_a_token_that_is_no_number_is_refused(token: Any) -> None:
-    with pytest.raises(TypeError, match="must be an int"):
+    with pytest.raises(TypeError, match="'balance:fence' must be an int"):
         guard.claim(redis.Redis(port=1), "balance:fence", token)
 
 

@@ -691,6 +691,7 @@ def test_a_process_is_told_of_the_shutdown(pool: Pool) -> None:
 
 
 def test_a_process_that_calls_again_and_again_does_not_block(pool: Pool) -> None:
+    assert not os.get_blocking(pool.child.client._fd)
     for _ in range(10_000):
         pool.child.client.announce_wait()
     pool.step()

@@ -345,7 +345,9 @@ def handled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Numbers of the signals that reach the handler which was installed before."""
     numbers: list[int] = []
     monkeypatch.setattr(interrupt, "_is_installed", False)
-    before = signal.signal(interrupt.SIGNAL, lambda number, _frame: numbers.append(number))
+    before = signal.signal(
+        interrupt.SIGNAL, lambda number, frame: numbers.append(number if frame else 0)
+    )
     yield numbers
     signal.signal(interrupt.SIGNAL, before)
 

@@ -429,6 +429,24 @@ def test_signal_handlers_may_withdraw_what_is_being_withdrawn(
         assert left(table) == [], striker.where
 
 
+def test_a_row_that_is_taken_meanwhile_may_have_been_withdrawn(
+    child: KeeperClient, table: SharedLeaseTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_free, rows = table.is_free, []
+
+    def take_meanwhile(row: int) -> bool:
+        rows.append(row)
+        if len(rows) == 2:
+            child.withdraw_attempts()
+        return len(rows) != 2 and is_free(row)
+
+    monkeypatch.setattr(table, "is_free", take_meanwhile)
+    lease = new_lease()
+    assert register(child, lease)
+    assert registered(table) == [lease.owner]
+    assert rows == [ROWS_OF_THREE[0]] * 2 + [ROWS_OF_THREE[1]] * 2
+
+
 # --- attempts -------------------------------------------------------------------------------------
 
 

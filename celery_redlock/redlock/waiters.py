@@ -29,8 +29,8 @@ _LINGER_S = 5.0
 _MOST_RELEASES = 16
 """Releases of one lock that may be on their way from slow nodes."""
 _MOST_YIELDED = 1000
-_AFTER_ERROR_S = 1.0
 _STARTS_WITHIN_S = 1.0
+"""Also the pause after a listener that has failed."""
 _RUNNING = "running"
 
 
@@ -52,14 +52,15 @@ class QueuedWaiter:
 
     __slots__ = ("asked_at", "channel", "expected_by", "joined", "releases_before", "wakeups")
 
+    expected_by: float
+    releases_before: int
+
     def __init__(self, channel: str, now: float) -> None:
         self.channel = channel
         self.asked_at = now
         # In C: an interrupt inside an Event's or a Condition's wait raises RuntimeError instead.
         self.wakeups: SimpleQueue[None] = SimpleQueue()
         self.joined: object = None
-        self.expected_by = 0.0
-        self.releases_before = 0
 
 
 class Queue:
@@ -86,7 +87,7 @@ class Queue:
     def count(self, message: Message) -> int:
         """Note a message; return how many nodes have published the same release."""
         token, _, listeners = message.payload.partition(b" ")
-        self.listeners = int(listeners) if listeners.isdigit() else 1
+        self.listeners = max(1, int(listeners)) if listeners.isdigit() else 1
         nodes = self._published_by.setdefault(token, set())
         nodes.add(message.node)
         if len(self._published_by) > _MOST_RELEASES:
@@ -97,11 +98,10 @@ class Queue:
         """Wake the oldest waiter after a release."""
         self.releases += 1
         self.heard_at = now
-        self.wake_oldest(now)
+        self.wake_oldest()
 
-    def wake_oldest(self, now: float) -> None:
-        """Wake the oldest waiter that is not gone."""
-        self.remove_gone(now)
+    def wake_oldest(self) -> None:
+        """Wake the oldest waiter; if it is gone, `remove_gone` then wakes the next."""
         if self.waiters:
             next(iter(self.waiters)).wakeups.put(None)
 
@@ -113,7 +113,7 @@ class Queue:
             waiter.joined = None
             is_turn_left |= not waiter.wakeups.empty()
         if is_turn_left:
-            self.wake_oldest(now)
+            self.wake_oldest()
 
 
 class Waiters:
@@ -145,7 +145,7 @@ class Waiters:
             subscriptions.disown()
         # The listener adds itself, so that one which never began to run is not relied on.
         self._listeners = {}
-        self._starting_until = self._failed_until = 0.0
+        self._starting_until = self._failed_until = -math.inf
         self.queues: dict[str, Queue] = {}
         self._changes: deque[Callable[[], None]] = deque()
         self._yields_until: dict[str, float] = {}
@@ -190,16 +190,18 @@ class Waiters:
             self._yields_until[channel] = self.clock.now() + spread
 
     def yields_for(self, channel: str) -> float:
-        """Return for how long other processes go first after this one's release, seconds."""
-        until = self._yields_until.pop(channel, None)
-        return max(0.0, until - self.clock.now()) if until else 0.0
+        """Return for how long other processes go first after this one's release, seconds.
+
+        <= 0: they do not, or no longer.
+        """
+        return self._yields_until.pop(channel, -math.inf) - self.clock.now()
 
     # ---- called on the listener's thread
 
     def join(self, waiter: QueuedWaiter) -> None:
         """Add a waiter to its queue."""
         queue = self.queues.setdefault(waiter.channel, Queue(self.clock.now()))
-        queue.waiters[waiter] = None
+        queue.waiters.setdefault(waiter)
         waiter.releases_before = queue.releases
         # Heard after the waiter had asked: nobody was in the queue, or only older ones.
         if queue.heard_at >= waiter.asked_at and next(iter(queue.waiters)) is waiter:
@@ -209,18 +211,15 @@ class Waiters:
         """Remove a waiter; wake the next one if this one was woken and did not ask."""
         if queue := self.queues.get(waiter.channel):
             queue.waiters.pop(waiter, None)
-            queue.used_at = now = self.clock.now()
+            queue.used_at = self.clock.now()
             if owes_attempt:
-                queue.wake_oldest(now)
+                queue.wake_oldest()
 
     def _run(self) -> None:
         try:
             self._hear_while_needed()
         except Exception as error:  # noqa: BLE001  # it is logged
-            self._failed_until = self.clock.now() + _AFTER_ERROR_S
-            if not self._listeners:
-                # A new dict, also if this listener never began: its waiters join the next one.
-                self.queues = {}
+            self._failed_until = self.clock.now() + _STARTS_WITHIN_S
             callbacks.tell(logger.error, "listener failed, polling", exc_info=error)
 
     def _hear_while_needed(self) -> None:
@@ -235,19 +234,17 @@ class Waiters:
         try:
             while listeners.get(_RUNNING) is subscriptions:
                 self._listen(subscriptions, queues)
-                if not queues and not self._is_needed(listeners, subscriptions):
-                    return
+                if not queues and listeners.get(_RUNNING) is subscriptions:
+                    # A waiter that came before this thread signs off still relies on it.
+                    listeners.pop(_RUNNING, None)
+                    if self._changes:
+                        listeners.setdefault(_RUNNING, subscriptions)
         finally:
             if listeners.get(_RUNNING) is subscriptions:
                 del listeners[_RUNNING]
             if self.queues is queues:
                 self.queues = {}
             subscriptions.close()
-
-    def _is_needed(self, listeners: dict[str, Subscriptions], mine: Subscriptions) -> bool:
-        """Sign off; return whether a waiter came before that, which still relies on this thread."""
-        listeners.pop(_RUNNING, None)
-        return bool(self._changes) and listeners.setdefault(_RUNNING, mine) is mine
 
     def _listen(self, subscriptions: Subscriptions, queues: dict[str, Queue]) -> None:
         """Hear what there is to hear, and wake those whose turn it is."""
@@ -267,7 +264,7 @@ class Waiters:
             if queue.is_heard and not was_heard:
                 # The lock may have been released just before. Connections that are lost and made
                 # again one after another reach a quorum all along, and may have missed it.
-                queue.wake_oldest(now)
+                queue.wake_oldest()
             queue.remove_gone(now)
             if queue.waiters:
                 queue.used_at = now

@@ -39,9 +39,8 @@ class Waiter(QueuedWaiter):
         self._called_at = self.asked_at
         self._owes_attempt = False
 
-    @property
     def place(self) -> int:
-        """Place in the queue, 1 for the oldest; 0: releases of the lock are not heard."""
+        """Return the place in the queue, from 1; 0: releases of the lock are not heard."""
         queue = self._waiters.queues.get(self.channel)
         if queue is None or not queue.is_heard:
             return 0
@@ -51,7 +50,7 @@ class Waiter(QueuedWaiter):
     @property
     def poll_interval_s(self) -> float:
         """Longest pause between two attempts, seconds; 0.0: releases of the lock are not heard."""
-        return POLL_S * self.place
+        return POLL_S * self.place()
 
     def wait_for_first_turn(self, seconds: float) -> None:
         """Return when this waiter may ask for the first time, in `seconds` at most.
@@ -59,18 +58,17 @@ class Waiter(QueuedWaiter):
         Older waiters of this process go first; after a release in this process, those of others.
         """
         yields_for = self._waiters.yields_for(self.channel)
-        if self.place > 1:
+        if self.place() > 1:
             self.wait(seconds)
-        elif yields_for:
+        elif yields_for > 0:
             self._waiters.clock.sleep(min(seconds, yields_for))
 
     def wait(self, seconds: float) -> None:
         """Return after `seconds`; sooner when it is this waiter's turn to ask."""
         clock = self._waiters.clock
         now = clock.now()
-        self._owes_attempt = False
         self._join(now)
-        if not self.place:
+        if not self.place():
             # A caller that counted on a wakeup may have come with a long pause, or with none.
             self.pause(min(seconds, LONGEST_SLEEP_S))
             return
@@ -137,7 +135,7 @@ class Waiter(QueuedWaiter):
         asks.
         """
         queue = self._waiters.queues.get(self.channel)
-        if queue is None or queue.listeners <= 1:
+        if queue is None:
             return 0.0
         passed_over = queue.releases - self.releases_before
         asking = min(max(_FEWEST_PROCESSES, passed_over), MOST_PROCESSES)

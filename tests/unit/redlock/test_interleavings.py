@@ -94,7 +94,7 @@ class Scene:
             waiter.wait(0.3)
             waiter.has_asked(self.clock.now())
             self.beside.turn()
-        assert waiter.place, "its listener is gone"
+        assert waiter.place(), "its listener is gone"
 
     def end(self, *waiters: Waiter) -> None:
         """Let all leave; fail if anything stays for long."""

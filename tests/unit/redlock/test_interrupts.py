@@ -197,7 +197,7 @@ def test_a_struck_reservation_leaves_nothing_behind(network: Network, redlock: T
         if network.holders(f"k{at}") != [None] * 3:
             assert not is_answered_for, where
             the_callers.append(where)
-    assert len(the_callers) < 30, "between the two, where it is the caller's"
+    assert len(the_callers) < 40, "between the two, where it is the caller's"
 
 
 def reserve_and_drop(redlock: TaskLock, key: str) -> None:
@@ -246,7 +246,7 @@ def test_a_struck_release_is_finished_by_the_keeper(
             not_begun.append(where)
         network.time += 31
         leases[at + 1] = redlock.acquire(f"k{at + 1}")
-    assert len(not_begun) < 41, "before it answers for anything"
+    assert len(not_begun) < 45, "before it answers for anything"
 
 
 def test_an_attempt_that_was_undone_is_answered_for_no_more(

@@ -9,8 +9,9 @@ import pytest
 
 from celery_redlock.redlock.threads import dispatch
 from celery_redlock.redlock.transport.subscriptions import Message, Subscriptions
+from celery_redlock.redlock.waiters import Queue
 from celery_redlock.redlock.waiting import Waiter
-from tests.support.fakes.waiters_stage import Stage
+from tests.support.fakes.waiters_stage import Heard, Stage
 
 
 @pytest.fixture
@@ -21,8 +22,10 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
 def test_a_lock_without_waiters_is_unsubscribed_after_a_while(stage: Stage) -> None:
     stage.waiter().leave()
     stage.turn()
+    stage.clock.move(4.9)
+    stage.turn()
     assert stage.heard.followed == {"k"}
-    stage.clock.move(60.0)
+    stage.waiters.queues["k"].used_at = stage.clock.time - 5.0
     stage.turn()
     assert stage.heard.followed == set()
     assert stage.waiters.queues == {}
@@ -62,8 +65,8 @@ def test_a_waiter_that_comes_as_the_listener_ends_is_heard(stage: Stage) -> None
 
     def leave_in_the_end(seconds: float) -> list[Message]:
         stage.clock.move(60.0 if late.joined is None else seconds)
-        places.append(late.place)
-        if late.place:
+        places.append(late.place())
+        if late.place():
             late.leave()
         return []
 
@@ -88,7 +91,7 @@ def test_a_waiter_whose_listener_was_closed_joins_the_next(
 
     stage.heard.hear = close  # type: ignore[method-assign]
     stage.started.pop()()
-    assert waiter.place == 0
+    assert waiter.place() == 0
     assert not caplog.messages
     stage.clock.move(60.0)
     waiter.wait(0.0)
@@ -120,6 +123,7 @@ def test_a_listener_that_ended_before_its_waiter_joined_is_replaced(
 def test_a_listener_that_is_closed_without_waiters_ends(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
+    stage.waiters.close()
     stage.waiters.start()
 
     def close(_seconds: float) -> list[Message]:
@@ -146,6 +150,45 @@ def test_one_listener_is_started_until_it_should_have_begun(stage: Stage) -> Non
     assert len(stage.started) == 2
 
 
+def test_a_second_listener_leaves_the_first_alone(stage: Stage) -> None:
+    """As when the first began so late that another was started."""
+    waiter = Waiter(stage.waiters, "k")
+    waiter.wait(0.0)
+    stage.clock.move(1.0)
+    Waiter(stage.waiters, "k").wait(0.0)
+    [first, second], places = stage.started, list[int]()
+
+    def listen_twice(_seconds: float) -> list[Message]:
+        if waiter.place():
+            subscribe, stage.waiters._subscribe = stage.waiters._subscribe, cast(Any, Heard)
+            second()
+            stage.waiters._subscribe = subscribe
+            places.append(waiter.place())
+            stage.waiters.close()
+        return []
+
+    stage.heard.hear = listen_twice  # type: ignore[method-assign]
+    first()
+    assert places == [1]
+
+
+def test_a_closed_listener_leaves_the_next_alone(stage: Stage) -> None:
+    stage.waiters.start()
+    queues, following = {"k": Queue(0.0)}, cast(Any, Heard())
+
+    def be_replaced(_seconds: float) -> list[Message]:
+        stage.waiters.close()
+        stage.waiters.queues = queues
+        stage.waiters._listeners["running"] = following
+        return []
+
+    stage.heard.hear = be_replaced  # type: ignore[method-assign]
+    stage.started.pop()()
+    assert stage.waiters.queues is queues
+    assert stage.waiters._listeners == {"running": following}
+    assert stage.heard.closed == 1
+
+
 def test_a_change_wakes_the_listener(stage: Stage) -> None:
     stage.waiters._listeners["running"] = cast(Any, stage.heard)
     Waiter(stage.waiters, "k").wait(0.0)
@@ -166,10 +209,11 @@ def test_a_listener_that_fails_is_told_of_and_replaced(
     stage.started.pop()()
     assert caplog.messages == ["listener failed, polling"]
     assert "MemoryError" in caplog.text
-    assert waiter.place == 0
+    assert waiter.place() == 0
     waiter.wait(0.0)
     assert not stage.started, "not again and again"
-    stage.clock.move(60.0)
+    assert waiter.joined is not stage.waiters.queues
+    stage.clock.move(1.0)
     waiter.wait(0.0)
     assert len(stage.started) == 1
 
@@ -185,7 +229,7 @@ def test_a_listener_that_can_not_begin_is_told_of_and_replaced(
     waiter.wait(0.0)
     stage.started.pop()()
     assert "listener failed, polling" in caplog.text
-    assert waiter.place == 0
+    assert waiter.place() == 0
     stage.clock.move(60.0)
     waiter.wait(0.0)
     assert len(stage.started) == 1
@@ -196,7 +240,7 @@ def test_a_child_forgets_its_parent_s_waiters(stage: Stage) -> None:
     stage.waiters._listeners["running"] = cast(Any, stage.heard)
     stage.waiters.forget()
     assert stage.heard.disowned == 1
-    assert waiter.place == 0
+    assert waiter.place() == 0
     stage.clock.move(60.0)
     waiter.wait(0.0)
     assert len(stage.started) == 2, "it joins the child's own"

@@ -247,7 +247,7 @@ class Acquisition(Access):
         Without a token no script is needed, which costs the servers a fraction of the time.
         """
         keys: tuple[str, ...] = lock_keys(self._prefix, attempt.key)
-        if not attempt.gets_token:
+        if not attempt.gets_token():
             commands = reserving(keys[0], attempt.owner, attempt.expiry_ms)
             parse = partial(as_reserved, attempt.owner.encode())
             return channel.ask(commands, parse, _is_decided, channel.voters())
@@ -271,7 +271,7 @@ class Acquisition(Access):
         started: float,
     ) -> Lease | RedlockError:
         """Confirm what was granted, or give it back; return the lease or why there is none."""
-        if attempt.gets_token:
+        if attempt.gets_token():
             self._highest_seen = max(self._highest_seen, highest_floor(grants))
         verdict = grant_verdict(grants)
         is_long_split = verdict is Verdict.CONTENDED and rounds > _LONG_CONTENDED_ROUNDS

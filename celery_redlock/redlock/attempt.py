@@ -39,8 +39,7 @@ class Attempt(NamedTuple):
         """Expiry to set on every node, ms."""
         return self.ttl_ms + self.lock_delay_ms
 
-    @property
     def gets_token(self) -> bool:
-        """Whether a grant gives a token: a reservation, under which nothing runs, needs none."""
+        """Return whether a grant gives a token: a reservation, which runs nothing, needs none."""
         # Only the script can replace another owner.
         return not self.is_reservation or self.supersedes != "" or self.highest_floor > 0

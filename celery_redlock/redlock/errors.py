@@ -43,7 +43,7 @@ def _since(held_since: float | None) -> str:
     """Return since when a lock is held, as part of a sentence; '': unknown."""
     if held_since is None:
         return ""
-    return f" since {datetime.fromtimestamp(held_since, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    return f" since {datetime.fromtimestamp(held_since, timezone.utc):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def _expiry(remaining: float, held_since: float | None) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from celery_redlock.redlock import QuorumUnavailable
+from celery_redlock.redlock.attempt import Attempt
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.fake_clock import FakeClock
 
@@ -13,6 +16,21 @@ NOBODY = ["redis://127.0.0.1:1"]
 
 class EnoughError(Exception):
     """Ends a wait."""
+
+
+@pytest.mark.parametrize(
+    ("options", "gets_token"),
+    [
+        ({}, True),
+        ({"is_reservation": True}, False),
+        ({"is_reservation": True, "supersedes": "holder"}, True),
+        ({"is_reservation": True, "highest_floor": 1}, True),
+    ],
+)
+def test_a_reservation_gets_a_token_only_from_the_script(
+    options: dict[str, Any], gets_token: bool
+) -> None:
+    assert Attempt("k", "owner", 1000, **options).gets_token() == gets_token
 
 
 def test_each_attempts_owner_is_told_before_it_is_made() -> None:

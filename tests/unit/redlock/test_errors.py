@@ -18,6 +18,7 @@ from celery_redlock.redlock.errors import (
     LockHeld,
     QuorumUnavailable,
     RedlockError,
+    shown,
 )
 
 HOLDER = "task-1@host"
@@ -118,10 +119,44 @@ def test_an_error_says(error: RedlockError, message: str) -> None:
     assert str(error) == message
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("x" * 200, "x" * 200),
+        ("x" * 201, f"{'x' * 200}… (201 characters)"),
+        ("a\x1b[2Jé\n\u202e", "a\\x1b[2Jé\\n\\u202e"),
+        ("\n" * 201, "\\n" * 200 + "… (201 characters)"),
+        ("C:\\\n", "C:\\\\n"),
+        (5, "5"),
+    ],
+    ids=["200", "201", "control", "long-control", "backslash", "int"],
+)
+def test_a_message_repeats_a_text_on_one_line(text: object, line: str) -> None:
+    assert shown(text) == line
+
+
 @every_error
 def test_an_error_shows_its_message_in_a_chord_s(error: RedlockError) -> None:
     assert str(error) in str(ChordError(f"Dependency id raised {error!r}")).replace("\\'", "'")
     assert repr(error).startswith(f"{type(error).__name__}(")
+
+
+@pytest.mark.parametrize(
+    ("kind", "keywords", "arguments"),
+    [
+        (LockHeld, {"key": "k"}, ("k", None, 0.0, False, None, None)),
+        (QuorumUnavailable, {"key": "k"}, ("k", {}, 0, "lock", 0)),
+        (LeaseLost, {}, ("", "it could not be renewed in time")),
+        (DuplicateTask, {"key": "k"}, ("k", None, 0.0, None, None, None)),
+        (AlreadyDone, {"key": "k"}, ("k", 0.0)),
+    ],
+)
+def test_an_error_has_all_its_data_as_arguments(
+    kind: type[RedlockError], keywords: dict[str, str], arguments: tuple[object, ...]
+) -> None:
+    error = kind(**keywords)
+    assert error.args == arguments
+    assert_same(kind(*arguments), error)
 
 
 @every_error
@@ -176,6 +211,7 @@ def test_the_name_of_a_holder_s_task_travels_once_it_is_known() -> None:
     held = LockHeld("k", "a@host", 1.0)
     held.name_task("bank.sync")
     held.name_task("bank.sync")
+    assert held.task_name == "bank.sync"
     assert_same(pickle.loads(pickle.dumps(held)), held)  # noqa: S301
     assert type(held)(*held.args).task_name == "bank.sync"
 
@@ -201,6 +237,16 @@ def test_an_error_repeats_the_beginning_of_a_long_key(error: RedlockError) -> No
     assert f"'{'x' * 200}… (1048576 characters)'" in str(error)
     assert len(str(error)) < 10_000
     assert error.args[0] == LONG, "the whole is there for a program"
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "most"),
+    [(QuorumUnavailable, {"a:1": LONG}, 500), (LeaseLost, LONG, 5000)],
+    ids=["node", "lease"],
+)
+def test_a_reason_is_repeated_at_length(kind: type[RedlockError], data: object, most: int) -> None:
+    message = str(kind("k", data))
+    assert f": {'x' * most}… (1048576 characters)" in message
 
 
 def test_earlier_versions_read_an_error_without_refusals() -> None:

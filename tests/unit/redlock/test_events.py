@@ -19,6 +19,7 @@ from celery_redlock.redlock.events import (
     Released,
     is_logged,
     log_event,
+    log_event_of_leases,
     notify,
 )
 from celery_redlock.redlock.lease import Lease
@@ -41,8 +42,7 @@ def test_every_observer_is_told_though_one_raises(caplog: pytest.LogCaptureFixtu
     assert seen == [event, event]
     [record] = caplog.records
     assert record.levelno == logging.ERROR
-    assert record.getMessage().startswith("observer failed observer=")
-    assert record.getMessage().endswith("event=NodeDown")
+    assert record.getMessage() == f"observer failed observer={broken!r} event=NodeDown"
     assert record.exc_info
     assert record.exc_info[0] is ZeroDivisionError
 
@@ -85,6 +85,12 @@ def test_no_observer_ends_a_thread_of_ours(
             "lease lost key=k holder=task@host reason=it could not be renewed in time",
         ),
         (NodeDown("a:1", "refused"), logging.WARNING, "node down node=a:1 error=refused"),
+        (
+            NodeDown("a:1", "a replica", is_unfit=True),
+            logging.ERROR,
+            "node down node=a:1 error=a replica",
+        ),
+        (NodeUp("a:1", 0.5), logging.WARNING, "node guarded node=a:1 votes_in_s=0.5"),
         (NodeUp("a:1", 12.34), logging.WARNING, "node guarded node=a:1 votes_in_s=12.3"),
         (
             NodeRefuses("a:1", "OOM command not allowed"),
@@ -108,7 +114,18 @@ def test_no_observer_ends_a_thread_of_ours(
             "lock refused key=k error=cannot lock 'k': held by x, set to expire in 1.000 s",
         ),
     ],
-    ids=["lost", "down", "guarded", "refuses", "up", "acquired", "released", "refused"],
+    ids=[
+        "lost",
+        "down",
+        "unfit",
+        "guarded-soon",
+        "guarded",
+        "refuses",
+        "up",
+        "acquired",
+        "released",
+        "refused",
+    ],
 )
 def test_the_log_has_one_line_for_each_event(
     event: Event, level: int, line: str, caplog: pytest.LogCaptureFixture
@@ -119,9 +136,34 @@ def test_the_log_has_one_line_for_each_event(
 
 
 @pytest.mark.parametrize(
+    ("event", "level", "line"),
+    [
+        (
+            NodeDown("a:1", "refused"),
+            logging.DEBUG,
+            "node seen here, too event=NodeDown(node='a:1', error='refused', is_unfit=False)",
+        ),
+        (Lost(LEASE, "x"), logging.ERROR, "lease lost key=k holder=task@host reason=x"),
+    ],
+    ids=["node", "lease"],
+)
+def test_a_second_log_tells_of_nodes_at_debug_only(
+    event: Event, level: int, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG, LOG):
+        log_event_of_leases(event)
+    assert [(one.levelno, one.getMessage()) for one in caplog.records] == [(level, line)]
+
+
+@pytest.mark.parametrize(
     "event",
-    [Lost(HUGE, "x"), Acquired(HUGE, 0.1, 1), Released(HUGE, 0.1)],
-    ids=["lost", "acquired", "released"],
+    [
+        Lost(HUGE, "x"),
+        Acquired(HUGE, 0.1, 1),
+        Released(HUGE, 0.1),
+        Refused(HUGE.key, LockHeld("k")),
+    ],
+    ids=["lost", "acquired", "released", "refused"],
 )
 def test_a_line_repeats_the_beginning_of_a_long_key(
     event: Event, caplog: pytest.LogCaptureFixture
@@ -129,7 +171,7 @@ def test_a_line_repeats_the_beginning_of_a_long_key(
     with caplog.at_level(logging.DEBUG, LOG):
         log_event(event)
     [record] = caplog.records
-    assert f"key={'k' * 200}… (1000000 characters) holder=" in record.getMessage()
+    assert f"key={'k' * 200}… (1000000 characters) " in record.getMessage()
     assert len(record.getMessage()) < 1000
 
 

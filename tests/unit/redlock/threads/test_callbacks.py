@@ -63,16 +63,18 @@ def test_a_log_that_raises_on_our_thread_is_survived(
     start: Callable[[Callable[[], None], str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    went_on = threading.Event()
+    went_on, log = threading.Event(), raising(error)
 
     def run() -> None:
-        callbacks.tell(raising(error), "line")
+        callbacks.tell(log, "line")
         went_on.set()
 
     start(run, "ours")
     assert went_on.wait(PATIENCE_S)
     [record] = caplog.records
-    assert record.getMessage().startswith("log or observers failed function=")
+    assert record.getMessage() == f"log or observers failed function={log!r}"
+    assert record.exc_info
+    assert record.exc_info[0] is error
 
 
 @ANYTHING

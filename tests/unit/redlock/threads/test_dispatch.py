@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import ctypes
+import select
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -157,3 +158,69 @@ def test_a_thread_that_threading_has_started_stays_listed(monkeypatch: pytest.Mo
     monkeypatch.setattr(thread, "name", thread.name)
     dispatch.start_thread(lambda: None, "not a thread of its own")
     assert threading.current_thread() is thread
+
+
+@pytest.fixture(params=["gevent", "eventlet"])
+def _greenlets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Either library, whose greenlets are threads that bear its name."""
+
+    def spawn(function: Callable[[], object]) -> None:
+        threading.Thread(target=function, name=request.param).start()
+
+    def call_soon(
+        spawn: Callable[[Callable[[], object]], None], call: Callable[[], object]
+    ) -> None:
+        spawn(call)
+
+    def trampoline(fd: int, *, read: bool) -> None:
+        assert read
+        assert select.select([fd], [], [], PATIENCE_S)[0]
+
+    loop = SimpleNamespace(run_callback_threadsafe=call_soon)
+    libraries = {
+        "gevent": SimpleNamespace(get_hub=lambda: SimpleNamespace(loop=loop), spawn=spawn),
+        "eventlet": SimpleNamespace(spawn_n=spawn, hubs=SimpleNamespace(trampoline=trampoline)),
+    }
+    monkeypatch.setitem(sys.modules, request.param, libraries[request.param])
+    nothing = SimpleNamespace(is_module_patched=lambda _: False)
+    monkeypatch.delitem(sys.modules, "gevent.monkey", raising=False)
+    monkeypatch.delitem(sys.modules, "eventlet.patcher", raising=False)
+    if request.param == "gevent":
+        monkeypatch.setitem(sys.modules, "gevent.monkey", nothing)
+    monkeypatch.setattr(dispatch, "is_green", lambda: True)
+
+
+@pytest.mark.usefixtures("_greenlets")
+def test_a_thread_beside_greenlets_has_users_code_called_among_them(
+    request: pytest.FixtureRequest,
+) -> None:
+    seen: list[tuple[object, ...]] = []
+    two_calls = threading.Semaphore(0)
+
+    def log(*args: object, **kwargs: object) -> None:
+        seen.append((threading.current_thread().name, dispatch.is_own_thread(), args, kwargs))
+        two_calls.release()
+
+    def run() -> None:
+        for number in range(2):
+            dispatch.run_in_origin_thread(log, number, key="k")
+            assert two_calls.acquire(timeout=PATIENCE_S)
+        seen.append((dispatch.is_own_thread(),))
+
+    dispatch.start_thread(run, "ours")
+    library = request.node.callspec.params["_greenlets"]
+    calls = [(library, True, (number,), {"key": "k"}) for number in range(2)]
+    eventually(lambda: seen == [*calls, (True,)], "the calls, and then the thread, have ended")
+    eventually(lambda: library not in [one.name for one in threading.enumerate()], "all have ended")
+    eventually(lambda: not dispatch._origins, "its origin is forgotten")
+
+
+@pytest.mark.usefixtures("_greenlets")
+def test_work_beside_greenlets_may_be_a_greenlet() -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    def run() -> None:
+        seen.append((dispatch.is_own_thread(), threading.current_thread().name == "ours"))
+
+    dispatch.start_beside(run, "ours")
+    eventually(lambda: seen == [(True, False)], "it runs, without a thread that has a name")

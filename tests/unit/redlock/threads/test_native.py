@@ -67,8 +67,9 @@ def test_eventlet_is_told_by_its_threads(monkeypatch: pytest.MonkeyPatch) -> Non
     assert is_green()
 
 
-def test_a_loaded_but_idle_gevent_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_that_are_loaded_but_idle_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     patched_by_gevent(monkeypatch)
+    patched_by_eventlet(monkeypatch)
     assert original("time", "sleep") is time.sleep
     assert not is_green()
 

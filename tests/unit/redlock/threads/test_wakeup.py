@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import resource
+import select
+import sys
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,8 +16,15 @@ from celery_redlock.redlock.threads.wakeup import Wakeup
 from tests.support.requirements import unmet
 
 
+@pytest.fixture(params=["linux", "win32"])
+def _platform(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", request.param)
+    if request.param == "win32":
+        monkeypatch.delattr(select, "poll")
+
+
 @pytest.fixture
-def wakeup() -> Iterator[Wakeup]:
+def wakeup(_platform: None) -> Iterator[Wakeup]:
     wakeup = Wakeup()
     yield wakeup
     wakeup.close()
@@ -42,7 +52,30 @@ def test_a_ring_from_another_thread_ends_the_wait(wakeup: Wakeup) -> None:
 def test_a_bell_that_is_never_heard_can_be_rung_for_ever(wakeup: Wakeup) -> None:
     for _ in range(100_000):
         wakeup.wake()
-    assert wakeup.wait(60)
+    assert [wakeup.wait(60), wakeup.wait(0.001)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "longest"), [(-1.0, 0.0), (0.0, 0.0), (2.5, 2.5), (3600.0, 3600.0), (1e9, 3600.0)]
+)
+@pytest.mark.usefixtures("_platform")
+def test_a_wait_is_at_most_an_hour(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, longest: float
+) -> None:
+    waits: list[float] = []
+    poll = SimpleNamespace(register=lambda *_: None, poll=lambda ms: waits.append(ms / 1000))
+    if hasattr(select, "poll"):
+        monkeypatch.setattr(select, "poll", lambda: poll)
+    monkeypatch.setattr(select, "select", lambda *args: waits.append(args[-1]))
+    assert not Wakeup().wait(seconds)
+    assert waits == [longest]
+
+
+def test_a_wakeup_is_closed_once(wakeup: Wakeup) -> None:
+    wakeup.close()
+    wakeup.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(wakeup.fd)
 
 
 def test_a_wakeup_works_beside_thousands_of_connections() -> None:

@@ -51,12 +51,12 @@ class DirectConnection:
         redis_connection = self._connector.new_connection()
         try:
             redis_connection.connect()
-            connection = NodeConnection(redis_connection, math.inf, self._ended)
+            self._connection = NodeConnection(redis_connection, math.inf, lambda *_, **__: None)
         except ERRORS as error:
             redis_connection.disconnect()
             self.error = self._connector.without_secrets(error)
-            return
-        self._connection, self.error = connection, None
+        else:
+            self.error = None
 
     def ask(self, commands: Sequence[tuple[Argument, ...]]) -> list[object] | Failed:
         """Send commands, and return the reply to each; an error reply is an `ErrorReply`."""
@@ -65,49 +65,40 @@ class DirectConnection:
 
     def send(self, payload: bytes, count: int) -> None:
         """Send `count` packed commands, without a wait for their replies."""
-        if self._connection and self.error is None:
+        if self._connection:
             self._connection.send(payload, count, self._clock.now())
 
     def receive(self, count: int) -> list[object] | Failed:
         """Return the next `count` replies, or the reason why they don't come."""
         raws, connection = self._arrived, self._connection
-        deadline = self._clock.now() + self._connector.timeout
-        while connection and self.error is None and len(raws) < count:
+        if connection is None:
+            return Failed(str(self.error))
+        while not connection.closed and len(raws) < count:
             self._poller.register(connection.fd, writing=connection.is_blocked)
-            ready = self._poller.wait(max(0.0, deadline - self._clock.now()))
-            if connection.is_blocked:
-                connection.flush()
+            if not self._poller.wait(self._connector.timeout):
+                connection.fail(f"it did not answer within {self._connector.timeout:g} s")
+            connection.flush()
             raws += connection.receive(self._clock.now())
             connection.refuse_surplus()
-            if ready:
-                deadline = self._clock.now() + self._connector.timeout
-            elif len(raws) < count and self._clock.now() >= deadline:
-                self._ended(f"it did not answer within {self._connector.timeout:g} s")
-        if self.error is None:
+        if not connection.closed:
             self._arrived = raws[count:]
             return raws[:count]
         # A server that is full says so, and closes the connection, be it before it was asked.
-        if connection and not raws:
-            raws += connection.receive(self._clock.now())
-        said = next((str(raw) for raw in raws if isinstance(raw, ErrorReply)), self.error)
-        self.error = said
-        self.close()
+        raws += connection.receive(self._clock.now())
+        said = next((str(raw) for raw in raws if isinstance(raw, ErrorReply)), connection.closed)
+        self.fail(said)
         return Failed(said)
 
     def close(self) -> None:
         """Close the connection."""
-        self.error = self.error or "closed"
-        if self._connection:
-            self._connection.disconnect()
-            self._connection = None
+        self.fail("closed")
 
     def fail(self, why: str) -> None:
         """Close the connection for a reason."""
-        self._ended(why)
-        self.close()
-
-    def _ended(self, why: str, *, blames_node: bool = False) -> None:  # noqa: ARG002  # as called
         self.error = self.error or why
+        if self._connection:
+            self._connection.disconnect()
+            self._connection = None
 
 
 def packed(commands: Sequence[tuple[Argument, ...]]) -> bytes:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from celery_redlock.redlock.clock import Clock
 from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.protocol.run_notes import Admission
-from celery_redlock.redlock.protocol.scripts import ALL, Argument
+from celery_redlock.redlock.protocol.scripts import ALL
 
 from .connection import LOAD_SCRIPTS, ErrorReply, NodeConnection, pack
 from .poller import new_poller
@@ -18,6 +17,7 @@ _LONGEST_ERROR = 200
 _WHICH = pack(("INFO", "server"))
 _QUESTIONS = _WHICH + pack(("INFO", "replication")) + LOAD_SCRIPTS
 _QUESTION_COUNT = 2 + len(ALL)
+_PLACE_IN_CLUSTER = pack(("CLUSTER", "MYID")) + pack(("CLUSTER", "SLOTS"))
 _IDENTITY = {"role", "run_id", "uptime_in_seconds"}
 """Fields that INFO must have."""
 
@@ -74,7 +74,7 @@ class Handshake:
         # Before the errors: it does not know the other commands.
         modes = self._modes(raws[0])
         server, replication, *_ = _without_errors(raws[:_QUESTION_COUNT])
-        info = dict(_info(server)) | dict(_info(replication))
+        info = _info(server) | _info(replication)
         if lacking := _IDENTITY - info.keys():
             raise ConnectionError(f"its INFO lacks {' and '.join(sorted(lacking))}")
         if info["role"] != "master":
@@ -99,31 +99,21 @@ class Handshake:
         """
         self._modes(*_without_errors(self._exchange(connection, _WHICH, 1)))
 
-    def _modes(self, raw: object) -> set[str]:
+    def _modes(self, raw: object) -> set[str | None]:
         """Return the modes that a reply to INFO names.
 
         Raises:
             ConfigurationError: It is that of a Sentinel.
         """
+        info = _info(raw)
         # Valkey 9.1 calls it server_mode.
-        modes = {value for name, value in _info(raw) if name in ("redis_mode", "server_mode")}
+        modes = {info.get("redis_mode"), info.get("server_mode")}
         if "sentinel" in modes:
             raise ConfigurationError(
                 f"node {self._name} is a Sentinel, which holds no locks: name independent masters "
                 "themselves, without replicas"
             )
         return modes
-
-    def _ask(
-        self, connection: NodeConnection, commands: Sequence[tuple[Argument, ...]]
-    ) -> list[object]:
-        """Return the server's replies to `commands`.
-
-        Raises:
-            ConnectionError: A reply is an error, or did not come in time.
-        """
-        payload = b"".join(map(pack, commands))
-        return _without_errors(self._exchange(connection, payload, len(commands)))
 
     def _exchange(self, connection: NodeConnection, payload: bytes, count: int) -> list[object]:
         """Return the server's replies to `count` packed commands, of which some may be errors.
@@ -140,8 +130,7 @@ class Handshake:
             poller.register(connection.fd, writing=connection.is_blocked)
             if now >= deadline or not poller.wait(deadline - now):
                 raise ConnectionError(f"Timeout: it did not answer within {self._timeout:g} s")
-            if connection.is_blocked:
-                connection.flush()
+            connection.flush()
             now = self._clock.now()
             raws += connection.receive(now)
         connection.refuse_surplus()
@@ -153,8 +142,7 @@ class Handshake:
         return raws
 
     def _check_cluster(self, connection: NodeConnection) -> None:
-        [myself] = self._ask(connection, [("CLUSTER", "MYID")])
-        [slots] = self._ask(connection, [("CLUSTER", "SLOTS")])
+        myself, slots = _without_errors(self._exchange(connection, _PLACE_IN_CLUSTER, 2))
         mine = sum(
             last - first + 1
             for first, last, (_host, _port, node_id, *_), *_ in cast(Any, slots)
@@ -174,9 +162,7 @@ def _without_errors(raws: list[object]) -> list[object]:
     return raws
 
 
-def _info(raw: object) -> Iterator[tuple[str, str]]:
-    text = raw.decode() if isinstance(raw, bytes) else str(raw)
-    for line in text.splitlines():
-        name, colon, value = line.partition(":")
-        if colon:
-            yield name, value
+def _info(raw: object) -> dict[str, str]:
+    """Return the fields in a reply to INFO; an error has none."""
+    lines = raw.decode().splitlines() if isinstance(raw, bytes) else ()
+    return {name: value for name, _, value in (line.partition(":") for line in lines)}

@@ -73,8 +73,8 @@ class Connector:
         self._connection_class, self._options = _connection_options(url, name)
         self._options.setdefault("socket_timeout", timeout)
         self._options.setdefault("socket_connect_timeout", timeout)
-        self.timeout: float = self._options["socket_timeout"] or timeout
-        self.database = int(self._options.get("db") or 0)
+        self.timeout: float = self._options["socket_timeout"]
+        self.database: int = self._options.get("db", 0)
 
     def without_secrets(self, error: Exception) -> str:
         """Return what an error of connecting says, without the URL's passwords.
@@ -106,7 +106,6 @@ def _disown_connections() -> None:
     for connection in list(_connections):
         if copy := socket_of(connection):
             copy.close()
-    _connections.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -144,9 +143,9 @@ def _connection_options(
         # redis-py below 6 lets a signed certificate of any other host pass.
         options.setdefault("ssl_check_hostname", True)
     try:
-        for timeout in ("socket_timeout", "socket_connect_timeout"):
-            check_seconds(timeout, options.get(timeout, 1.0), above_zero=True, longest=LONGEST_S)
-        connection_class(**options, retry=Retry(NoBackoff(), 0))
+        for timeout in options.keys() & {"socket_timeout", "socket_connect_timeout"}:
+            check_seconds(timeout, options[timeout], above_zero=True, longest=LONGEST_S)
+        connection_class(**options)
     except Exception as error:
         # Which one it raises depends on the option, and on redis-py's version.
         raise ConfigurationError(

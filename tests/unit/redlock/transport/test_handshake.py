@@ -9,9 +9,10 @@ import hiredis
 import pytest
 
 from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.redlock.protocol.run_notes import Admission
 from celery_redlock.redlock.protocol.scripts import ALL
 from celery_redlock.redlock.transport import handshake
-from celery_redlock.redlock.transport.connection import NodeConnection
+from celery_redlock.redlock.transport.connection import LOAD_SCRIPTS, NodeConnection
 from celery_redlock.redlock.transport.handshake import Handshake, Server
 from celery_redlock.redlock.transport.poller import new_poller
 from tests.support.fakes.fake_clock import FakeClock
@@ -69,8 +70,11 @@ class Stage:
 
     def is_described(self, **fields: str) -> None:
         """Answer as a server that INFO describes like this."""
-        lines = "".join(f"{name}:{value}\r\n" for name, value in (MASTER | fields).items())
-        self.says(bulk(f"# Server\r\n{lines}"), bulk(""), *LOADED)
+        described = {"# Server": "", "# Replication": ""}
+        for name, value in (MASTER | fields).items():
+            section = "# Replication" if name in ("role", "master_replid") else "# Server"
+            described[section] += f"{name}:{value}\r\n"
+        self.says(*(bulk(f"{head}\r\n{lines}") for head, lines in described.items()), *LOADED)
 
     def identify(self) -> Server:
         return self.handshake.identify(self.connection)
@@ -104,6 +108,16 @@ def test_the_history_of_the_data_belongs_to_the_identity(stage: Stage) -> None:
     assert stage.identify().history == "f" * 40
 
 
+def test_the_server_that_an_operator_admitted_is_told(stage: Stage) -> None:
+    admission = Admission("prefix", ("a:1", "b:1"), "a:1", 60.0)
+    stage.handshake = Handshake("the-node", stage.clock, 2.0, admission)
+    stage.is_described()
+    # After the other replies, as the network may cut them.
+    stage.says(bulk(str(admission.admitting("new")[2])))
+    assert stage.identify().admitted == "new"
+    assert stage.heard()[-1] == [b"GET", b"prefix:admitted"]
+
+
 def test_an_uptime_is_dated_after_its_reply(stage: Stage) -> None:
     def answer_late() -> None:
         stage.clock.move(1.5)
@@ -113,10 +127,10 @@ def test_an_uptime_is_dated_after_its_reply(stage: Stage) -> None:
     assert stage.identify().answered_at == 1001.5
 
 
-@pytest.mark.parametrize("role", ["slave", "sentinel"])
+@pytest.mark.parametrize("role", ["slave", "sentinel", "x" * 30])
 def test_a_server_that_is_no_master_is_refused(stage: Stage, role: str) -> None:
     stage.is_described(role=role)
-    with pytest.raises(ConfigurationError, match=f"^node the-node is a {role}: "):
+    with pytest.raises(ConfigurationError, match=f"^node the-node is a {role[:20]}: "):
         stage.identify()
 
 
@@ -138,6 +152,46 @@ def test_a_sentinel_is_refused_though_it_knows_no_scripts(stage: Stage, field: s
         stage.identify()
 
 
+@pytest.mark.parametrize(
+    ("said", "refusal"),
+    [
+        (bulk("redis_mode:sentinel\r\n"), "^node the-node is a Sentinel, which"),
+        (bulk("redis_mode:standalone\r\n"), None),
+        (b"-NOAUTH Authentication required.\r\n", "^NOAUTH Authentication required.$"),
+    ],
+)
+def test_only_a_sentinel_is_refused_without_a_login(
+    stage: Stage, said: bytes, refusal: str | None
+) -> None:
+    stage.says(said)
+    if refusal is None:
+        stage.handshake.refuse_sentinel(stage.connection)
+    else:
+        with pytest.raises((ConfigurationError, ConnectionError), match=refusal):
+            stage.handshake.refuse_sentinel(stage.connection)
+    assert stage.heard() == [[b"INFO", b"server"]]
+
+
+def test_the_mode_is_read_from_no_other_field(stage: Stage) -> None:
+    stage.is_described(config_file="sentinel", run_id="a:b")
+    assert stage.identify().run_id == "a:b"
+
+
+def test_questions_of_any_size_reach_the_server(stage: Stage) -> None:
+    stage.connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    heard = bytearray()
+
+    def read() -> None:
+        heard.extend(stage.end.recv(1 << 20))
+        if heard.endswith(LOAD_SCRIPTS):
+            stage.is_described()
+
+    stage.meanwhile = read
+    # Too much for the socket at once.
+    stage.connection.send(b"*1\r\n$4\r\nPING\r\n" * 20_000, 0, 0.0)
+    assert stage.identify().run_id == "abc"
+
+
 def slots(first: int, last: int, node_id: str) -> bytes:
     """Return one entry of CLUSTER SLOTS."""
     master = b"*3\r\n" + bulk("127.0.0.1") + b":7000\r\n" + bulk(node_id)
@@ -149,12 +203,13 @@ def test_a_cluster_of_one_node_with_all_slots_is_accepted(stage: Stage) -> None:
     stage.says(bulk("me"))
     stage.says(b"*2\r\n", slots(0, 999, "me"), slots(1000, 16383, "me"))
     assert stage.identify().run_id == "abc"
+    assert stage.heard()[-2:] == [[b"CLUSTER", b"MYID"], [b"CLUSTER", b"SLOTS"]]
 
 
 def test_slots_of_other_nodes_do_not_count(stage: Stage) -> None:
     stage.is_described(redis_mode="cluster")
     stage.says(bulk("me"))
-    stage.says(b"*2\r\n", slots(0, 999, "me"), slots(1000, 16383, "you"))
+    stage.says(b"*2\r\n", slots(0, 999, "you"), slots(1000, 1999, "me"))
     with pytest.raises(ConfigurationError, match="serves 1000 of 16384"):
         stage.identify()
 
@@ -168,6 +223,12 @@ def test_an_info_without_the_identity_is_an_error(stage: Stage) -> None:
 def test_a_script_that_is_not_loaded_is_an_error(stage: Stage) -> None:
     stage.says(bulk(""), bulk(""), b"-NOPERM no permissions\r\n", *LOADED[1:])
     with pytest.raises(ConnectionError, match="NOPERM no permissions"):
+        stage.identify()
+
+
+def test_an_info_that_is_refused_is_an_error(stage: Stage) -> None:
+    stage.says(b"-NOPERM no info\r\n", b"-NOPERM no info\r\n", *LOADED)
+    with pytest.raises(ConnectionError, match="NOPERM no info"):
         stage.identify()
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
+from typing import Any
 
 import pytest
 from redis.connection import (
@@ -15,6 +17,7 @@ from redis.connection import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.redlock.transport import redis_py
 from celery_redlock.redlock.transport.connection import socket_of
 from celery_redlock.redlock.transport.redis_py import ERRORS, Connector
 from tests.support.processes.forks import fork
@@ -52,12 +55,24 @@ def test_each_scheme_has_its_kind_of_connection(url: str, kind: type[AbstractCon
     ],
 )
 def test_a_certificate_must_be_of_the_host_unless_told_otherwise(
-    query: str, is_checked: bool
+    query: str, is_checked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The default of redis-py 5 is another one.
-    connection = connected(f"rediss://host?{query}")
+    """With redis-py 5 as well, whose default is another one, and which refuses the two together."""
+    asked: list[bool] = []
+
+    class OfRedisPy5(SSLConnection):
+        def __init__(self, *, ssl_check_hostname: bool = False, **options: Any) -> None:
+            asked.append(bool(ssl_check_hostname))
+            super().__init__(ssl_check_hostname=ssl_check_hostname, **options)
+
+    url = f"rediss://host?{query}"
+    connection = connected(url)
     assert isinstance(connection, SSLConnection)
     assert connection.check_hostname is is_checked
+    monkeypatch.setattr("redis.connection.SSLConnection", OfRedisPy5)
+    monkeypatch.setattr(redis_py, "SSLConnection", OfRedisPy5)
+    connected(url)
+    assert asked[-1] is is_checked
 
 
 @pytest.mark.parametrize("path", ["/locks", "/1/2", "/-1", "/1 "])
@@ -69,29 +84,45 @@ def test_a_path_that_is_no_database_is_refused(path: str) -> None:
 @pytest.mark.parametrize(("path", "db"), [("", 0), ("//", 0), ("/0/", 0), ("/12", 12)])
 def test_the_path_of_a_url_is_the_database(path: str, db: int) -> None:
     assert connected(f"rediss://host{path}").db == db
-
-
-@pytest.mark.parametrize("url", ["http://host", "host:6379", "", "redis+sentinel://host"])
-def test_an_unknown_scheme_is_refused(url: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"^node the-node: the scheme .* redis://, "):
-        connector(url)
+    assert connector(f"rediss://host{path}").database == db
 
 
 @pytest.mark.parametrize(
-    "url",
+    ("url", "scheme"),
     [
-        "redis://host:port",
-        "redis://host?socket_timeout=soon",
-        "redis://host?socket_timeout=0",
-        "redis://host?socket_timeout=1e300",
-        "redis://host?socket_connect_timeout=1e300",
-        "redis://host?socket_connect_timeout=-1",
-        "redis://host?unheard_of=1",
-        "rediss://host?ssl_cert_reqs=perhaps",
+        ("http://host", "http"),
+        ("redis+sentinel://host", "redis+sentinel"),
+        # All of it may be a password.
+        ("host:6379", ""),
+        ("redis", ""),
+        ("", ""),
     ],
 )
-def test_an_option_that_is_not_valid_is_refused_at_once(url: str) -> None:
-    with pytest.raises(ConfigurationError, match="node the-node: "):
+def test_an_unknown_scheme_is_refused(url: str, scheme: str) -> None:
+    said = rf"^node the-node: the scheme '{re.escape(scheme)}' can't .* redis://, "
+    with pytest.raises(ConfigurationError, match=said):
+        connector(url)
+
+
+def test_a_value_in_a_url_may_look_like_one() -> None:
+    assert connected("redis://host?username=a://b").username == "a://b"
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis://host:port", "port"),
+        ("redis://host?socket_timeout=soon", "socket_timeout"),
+        ("redis://host?socket_timeout=0", "socket_timeout"),
+        ("redis://host?socket_timeout=1e300", "socket_timeout"),
+        ("redis://host?socket_connect_timeout=1e300", "socket_connect_timeout"),
+        ("redis://host?socket_connect_timeout=-1", "socket_connect_timeout"),
+        ("redis://host?unheard_of=1", "unheard_of"),
+        ("rediss://host?ssl_cert_reqs=perhaps", "perhaps"),
+    ],
+)
+def test_an_option_that_is_not_valid_is_refused_at_once(url: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"node the-node: .*{said}"):
         connector(url)
 
 
@@ -138,11 +169,14 @@ def test_a_url_without_timeouts_gets_those_of_the_lock() -> None:
 
 
 def test_timeouts_in_a_url_take_precedence() -> None:
-    url = "redis://host?socket_timeout=3&socket_connect_timeout=4"
-    connection = connected(url)
-    assert isinstance(connection, Connection)
-    assert (connection.socket_timeout, connection.socket_connect_timeout) == (3, 4)
-    assert connector(url).timeout == 3
+    for query, timeouts in (
+        ("socket_timeout=3&socket_connect_timeout=4", (3, 4)),
+        ("socket_timeout=3", (3, 0.2)),
+    ):
+        connection = connected(f"redis://host?{query}")
+        assert isinstance(connection, Connection)
+        assert (connection.socket_timeout, connection.socket_connect_timeout) == timeouts
+        assert connector(f"redis://host?{query}").timeout == 3
 
 
 @pytest.mark.parametrize(
@@ -154,7 +188,18 @@ def test_options_of_redis_py_s_pool_change_nothing(option: str) -> None:
 
 def vars_of(url: str) -> dict[str, object]:
     plain = bool | int | float | str | None
-    return {name: value for name, value in vars(connected(url)).items() if isinstance(value, plain)}
+    connection = connected(url)
+    named = vars(connection) | {"decodes": connection.encoder.decode_responses}
+    return {name: value for name, value in named.items() if isinstance(value, plain)}
+
+
+def test_a_connection_that_asks_for_nothing_neither_logs_in_nor_selects() -> None:
+    options = vars_of("redis://host")
+    plain = connector("redis://me:secret@host/3?protocol=3").new_connection(asks_for_nothing=True)
+    assert {name: vars(plain)[name] for name in ("username", "password", "db", "protocol")} == {
+        name: options[name] for name in ("username", "password", "db", "protocol")
+    }
+    assert plain.protocol == 2
 
 
 def test_each_connection_is_a_new_one() -> None:
@@ -166,6 +211,7 @@ def test_a_forked_child_closes_also_connections_that_no_channel_has() -> None:
     """Connections that a thread is making: they are in no channel yet."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         connection = connected(f"redis://127.0.0.1:{listener.getsockname()[1]}")
+        unconnected = connector("redis://host").new_connection()
         connection.connect()
         parents = socket_of(connection)
         assert parents is not None
@@ -179,12 +225,29 @@ def test_a_forked_child_closes_also_connections_that_no_channel_has() -> None:
             assert os.waitstatus_to_exitcode(status) == 0
             theirs.sendall(b"x")
             assert parents.recv(1) == b"x"
+            # What the child has done, for the tests that are chosen by what they reach.
+            redis_py._disown_connections()
+            assert parents.fileno() == -1
             connection.disconnect()
+            del unconnected
 
 
 @pytest.mark.parametrize("error", [TimeoutError, ConnectionRefusedError, UnicodeError])
 def test_errors_of_the_network_are_those_of_connecting(error: type[Exception]) -> None:
     assert issubclass(error, ERRORS)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://:secret@host", "*** None"),
+        ("rediss://host?ssl_password=secret", "*** None"),
+        ("redis://host", "secret None"),
+    ],
+)
+def test_an_error_shows_no_password_of_its_url(url: str, shown: str) -> None:
+    said = ValueError("secret None, with args beginning with: 'secr' 'et'")
+    assert connector(url).without_secrets(said) == shown
 
 
 def test_of_a_server_s_error_the_beginning_is_repeated() -> None:

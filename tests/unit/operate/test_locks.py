@@ -144,7 +144,8 @@ def test_a_lock_is_told_as_text_and_as_values() -> None:
 @pytest.mark.parametrize(
     ("owner", "kind", "holder"),
     [
-        (MINE, Kind.HELD, "task-1@host-1"),
+        # The name of a test has nothing random.
+        pytest.param(MINE, Kind.HELD, "task-1@host-1", id="own"),
         ("x", Kind.HELD, "nobody@x"),
         ("task-1/0/abc", Kind.DONE, "task-1"),
         ("", Kind.DONE, "nobody"),

@@ -862,7 +862,7 @@ def test_a_producer_whose_publish_failed_is_not_used_again(
     def send_unless_dead(*args: Any, producer: Any, **options: Any) -> None:
         if producer is dead:  # as with task_publish_retry = False
             raise ConnectionResetError("closed by the broker")
-        send(*args, **options)
+        send(*args, producer=producer, **options)
 
     host.scheduler.app.send_task = send_unless_dead
     run(clock, 12, host)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from celery_redlock.operate import ending, operator_log
+from celery_redlock.operate import ending, operator_log, snapshots
 from celery_redlock.operate.ending import Ending, Order
 from celery_redlock.operate.locks import Lock
 from celery_redlock.operate.operator_log import Action, read_log, recorded
@@ -257,7 +257,7 @@ def test_a_filter_of_a_part_of_the_locks_says_so(
 ) -> None:
     redlock.acquire("k", 30)
     redlock.acquire("k2", 30)
-    monkeypatch.setattr(admin, "Snapshots", partial(Snapshots, kept=1))
+    monkeypatch.setattr(snapshots, "_KEPT", 1)
     assert ("The filter searches the 1 locks held longest." in site.shown(**query)) is bool(query)
 
 

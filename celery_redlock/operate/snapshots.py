@@ -66,7 +66,7 @@ class Snapshots:
 
     def _latest(self) -> Overview:
         before = self._whole
-        if not self._one_at_a_time.acquire(blocking=before is None) and before:
+        if not self._one_at_a_time.acquire(blocking=not before) and before:
             return before
         try:
             return self._renewed()

@@ -131,9 +131,9 @@ def test_ticks_are_kept_for_an_hour_after_the_nodes_forgot_them(three: Operated)
     snapshots = Snapshots(three.target(), 10, lambda: time)
     assert [tick.entry for tick in snapshots.get().ticks] == ["poll"]
     three.sleep(31.0)
-    time += 3599
+    time += 3600
     assert [tick.entry for tick in snapshots.get().ticks] == ["poll"]
-    time += 2
+    time += 1
     assert snapshots.get().ticks == ()
 
 
@@ -143,11 +143,21 @@ def test_claims_are_not_among_the_locks(three: Operated) -> None:
     assert (overview.oldest, overview.found, overview.counts) == ([], 0, {"published": 1})
 
 
-@pytest.mark.parametrize(("late", "state"), [(5, "claim"), (120, "published")])
+@pytest.mark.parametrize(("late", "state"), [(5, "claim"), (60, "claim"), (61, "published")])
 def test_the_end_of_a_mark_is_no_new_claim(three: Operated, late: float, state: str) -> None:
     three.redlock().reserve("%beat:bank@0:poll:2026-01-01T00:00:00Z", 9, label="id")
     [tick] = Snapshots(three.target(), 10, lambda: 1_767_225_600.0 + late).get().ticks
     assert tick.state == state
+
+
+def test_a_published_tick_is_no_claim_when_its_mark_is_about_to_end(three: Operated) -> None:
+    three.redlock().reserve("%beat:bank@0:poll:2026-01-01T00:00:00Z", 30, label="id")
+    times = [1_767_225_605.0]
+    snapshots = Snapshots(three.target(), 10, lambda: times[-1])
+    assert [tick.state for tick in snapshots.get().ticks] == ["published"]
+    three.sleep(29.0)
+    times.append(times[0] + 29)
+    assert [tick.state for tick in snapshots.get().ticks] == ["published"]
 
 
 def test_a_missed_tick_is_shown_as_such_until_it_is_published(three: Operated) -> None:

@@ -2,6 +2,7 @@
 
 # Without `from __future__ import annotations`: Celery 5.5 looks for models, not for their names.
 
+from decimal import Decimal
 from typing import Any
 
 import celery
@@ -21,6 +22,12 @@ class Order(BaseModel):
 
     number: str
     lines: list[str] = []
+
+
+class Invoice(BaseModel):
+    """A model with a field that JSON does not know."""
+
+    amount: Decimal = Decimal("1.50")
 
 
 AS_JSON = {"number": "7", "lines": []}
@@ -66,6 +73,17 @@ def test_the_key_is_made_of_what_is_sent(ship: Any) -> None:
     assert as_published(ship, [order], {}, "pickle") == ((order,), {})
 
 
+@pytest.mark.skipif(not SENDS_MODELS, reason="sends no models")
+def test_a_model_is_sent_as_its_task_says(app: Celery) -> None:
+    dumped: Any = {"pydantic_dump_kwargs": {"exclude_defaults": True}}
+
+    def body(order: Order, *, fencing_token: int | None) -> None: ...
+
+    ship = maybe_evaluate(singleton_task(app=app, name="ship", pydantic=True, **dumped)(body))
+    args, _ = as_sent(ship, (Order(number="7"),), {})
+    assert args == ({"number": "7"},)
+
+
 def test_an_eager_call_has_the_key_of_its_message(ship: Any, app: Celery) -> None:
     @app.task(base=SingletonTask, name="plain", lazy=False)
     def plain(order: object, more: object = None) -> None: ...
@@ -75,7 +93,7 @@ def test_an_eager_call_has_the_key_of_its_message(ship: Any, app: Celery) -> Non
     for task in (ship, plain):
         args, kwargs = as_sent(task, (order,), {})
         assert (list(args), kwargs) == ([AS_JSON], {})
-    assert as_sent(plain, (1,), {"more": order}) == ((1,), {"more": AS_JSON})
+    assert as_sent(plain, (1,), {"more": Invoice()}) == ((1,), {"more": {"amount": "1.50"}})
     assert ship.apply((order,)).get() == [Order, 1]
 
 

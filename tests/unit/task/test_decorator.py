@@ -34,6 +34,15 @@ def test_a_decorated_function_keeps_its_name_and_documentation(app: Celery) -> N
     assert type(maybe_evaluate(rebuild)).__call__ is SingletonTask.__call__
 
 
+def test_parentheses_are_not_needed(app: Celery) -> None:
+    @singleton_task
+    def ship(number: int) -> int:
+        return number
+
+    assert ship.name.endswith(".ship")
+    assert ship(3) == 3
+
+
 def test_a_plain_base_is_below_the_lock(app: Celery) -> None:
     class Company(Task):  # type: ignore[type-arg]
         abstract = True

@@ -140,6 +140,19 @@ def test_wrong_arguments_are_refused_when_the_task_is_sent(app: Celery) -> None:
     untold.delay(1)
 
 
+def test_a_call_is_checked_by_what_its_decorator_takes(app: Celery) -> None:
+    def body(a: int, b: int, *, fencing_token: int) -> None: ...
+
+    @wraps(body)
+    def adding(b: int, **more: Any) -> None:
+        body(1, b, **more)
+
+    task = app.task(base=SingletonTask)(adding)
+    task.delay(2)
+    with pytest.raises(TypeError):
+        task.delay(1, 2, 3)
+
+
 @pytest.mark.parametrize("lock_key", [None, lambda a, **_: str(a)])
 def test_a_token_is_refused_when_the_task_is_sent(app: Celery, lock_key: Any) -> None:
     @singleton_task(app=app, lock_key=lock_key)

@@ -10,6 +10,7 @@ from celery import Celery, Task
 from celery.local import maybe_evaluate
 
 from celery_redlock import ConfigurationError, SingletonTask, singleton_task
+from celery_redlock.config.task_config import refusing_later
 from tests.support.processes.project import celery_to_itself
 
 
@@ -47,6 +48,11 @@ def test_a_plain_base_is_below_the_lock(app: Celery) -> None:
     class Company(Task):  # type: ignore[type-arg]
         abstract = True
         country = "NO"
+        bound_to: Celery | None = None
+
+        @classmethod
+        def on_bound(cls, app: Celery) -> None:
+            cls.bound_to = app
 
     @singleton_task(app=app, base=Company)
     def ship(number: int) -> None: ...
@@ -55,6 +61,7 @@ def test_a_plain_base_is_below_the_lock(app: Celery) -> None:
     assert isinstance(task, SingletonTask)
     assert isinstance(task, Company)
     assert task.country == "NO"
+    assert task.bound_to is app
     kinds = task.__class__.__mro__  # of the task, not of its proxy
     assert kinds.index(SingletonTask) < kinds.index(Company)
 
@@ -148,6 +155,26 @@ def test_a_wrong_option_is_refused_in_every_form(
     with pytest.raises(ConfigurationError) as caught:
         write_down_and_finalize(app, form, options)
     assert problem in refusal(caught)
+
+
+@pytest.mark.parametrize(("options", "problem"), WRONG_OPTIONS)
+def test_a_wrong_task_may_be_refused_when_it_is_called(
+    app: Celery, options: dict[str, Any], problem: str
+) -> None:
+    with refusing_later():
+        task = write_down(app, "decorator", options)
+        app.finalize()
+    with pytest.raises(ConfigurationError) as caught:
+        task.delay(1)
+    assert problem in refusal(caught)
+
+
+def test_the_workers_of_a_singleton_task_check_their_nodes(app: Celery) -> None:
+    app.finalize()
+    checks = "celery_redlock.worker.bootsteps:CheckNodes"
+    assert checks not in app.steps["worker"]
+    write_down(app, "class", {})
+    assert checks in app.steps["worker"]
 
 
 @pytest.mark.parametrize(("options", "problem"), WRONG_OPTIONS)

@@ -341,6 +341,7 @@ def test_started_is_stored_once_the_lock_is_held(app: Celery, node: OneNode) -> 
         started = self.AsyncResult("task-1")
         seen.append((started.state, started.info, node.owner_of("t") is not None))
 
+    body.bind(app)  # as Celery does once more when it finalizes the app
     deliver(body, hostname="worker@host")
     assert seen == [("STARTED", {"pid": os.getpid(), "hostname": "worker@host"}, True)]
 

@@ -56,7 +56,7 @@ class ClaimsRedBeatTicks(ClaimsTicks):
         before = {name: entry.schedule for name, entry in self._stored(keys).items()}
         super(ClaimsTicks, self).update_from_dict(self._settings)
         for name, entry in self._stored(keys).items():
-            if entry.last_run_at and before.get(name) != entry.schedule:
+            if before.get(name) != entry.schedule:
                 self._begin(entry)
         self._settings = {}
         now, entries = self._now(), self._stored(all_keys(self.app))

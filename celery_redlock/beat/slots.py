@@ -217,16 +217,14 @@ def _crontab_slots(due: crontab, after: Moment, until: Moment, _: Moment) -> Ite
     zone = _zone_of(due)
     minute = after.replace(second=0, microsecond=0)
     while minute <= until:
-        next_hour = minute.replace(minute=0) + _HOUR
         if not any(_names_day(due, near) for near in (minute - _DAY, minute, minute + _DAY)):
             minute = _start_of_day(minute) + _DAY
         elif not _may_name_hour(due, minute.astimezone(zone)):
-            minute = next_hour
+            minute = minute.replace(minute=0) + _HOUR
         else:
-            while minute < next_hour:
-                if _is_named(due, zone, minute):
-                    yield minute
-                minute += _MINUTE
+            if _is_named(due, zone, minute):
+                yield minute
+            minute += _MINUTE
 
 
 def _zone_of(due: Any) -> dt.tzinfo:
@@ -235,7 +233,7 @@ def _zone_of(due: Any) -> dt.tzinfo:
     Before Celery 5.7 it is that of `nowfun`, by which an entry has a zone of its own.
     """
     zone: dt.tzinfo = due.tz
-    if due.nowfun and celery.VERSION < _FIRST_WITH_ONE_ZONE:
+    if due.nowfun and celery.VERSION[:2] < _FIRST_WITH_ONE_ZONE:
         return due.nowfun().tzinfo or zone
     return zone
 
@@ -249,11 +247,11 @@ def _is_named(due: Any, zone: dt.tzinfo, minute: Moment) -> bool:
     local = minute.astimezone(zone)
     offset, before = _offset(local), _offset((minute - _LONGEST_SHIFT).astimezone(zone))
     shift = offset - before
-    if shift and _offset((minute - abs(shift)).astimezone(zone)) == before:
-        if shift < 0 * _HOUR:
-            return len(due.hour) == _HOURS_OF_A_DAY and _names_minute(due, local)
-        return _names_minute(due, local) or _names_minute(due, minute + before)
-    return _names_minute(due, local)
+    if _offset((minute - abs(shift)).astimezone(zone)) != before:
+        return _names_minute(due, local)
+    if shift < 0 * _HOUR:
+        return len(due.hour) == _HOURS_OF_A_DAY and _names_minute(due, local)
+    return _names_minute(due, local) or _names_minute(due, minute + before)
 
 
 def _names_minute(due: Any, local: Moment) -> bool:
@@ -273,7 +271,7 @@ def _may_name_hour(due: Any, local: Moment) -> bool:
 
 
 def _offset(local: Moment) -> dt.timedelta:
-    return local.utcoffset() or 0 * _HOUR
+    return local.replace(tzinfo=dt.timezone.utc) - local
 
 
 def _start_of_day(moment: Moment) -> Moment:

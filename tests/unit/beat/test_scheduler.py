@@ -15,6 +15,7 @@ from celery.schedules import BaseSchedule, crontab
 from django_celery_beat.clockedschedule import clocked
 from kombu.exceptions import OperationalError
 
+from celery_redlock.beat import redbeat
 from celery_redlock.beat.claiming import ClaimsTicks
 from celery_redlock.beat.clock_check import Trust
 from celery_redlock.beat.liveness import LivenessFile
@@ -90,11 +91,13 @@ class RedBeatsEntry(ScheduleEntry):
 
     def _next_instance(self, last_run_at: Any = None) -> Any:
         self.told.append((str(self.name), last_run_at.timestamp() - START))
-        self.last_run_at = last_run_at
+        self.reschedule(last_run_at)
         return self
 
     def reschedule(self, last_run_at: Any) -> None:
         self.last_run_at = last_run_at
+        due: Any = self.schedule
+        assert due.remaining_estimate(last_run_at) is not None
 
     @classmethod
     def from_key(cls, key: str, app: Any) -> Any:
@@ -124,14 +127,14 @@ class LikeRedBeat(Scheduler):
     Entry = RedBeatsEntry
     lock_key = "redbeat::lock"
 
-    def maybe_due(self, entry: Any, **kwargs: Any) -> float:
+    def maybe_due(self, entry: Any, *, producer: Any) -> float:
         is_due, left = entry.is_due() if entry.enabled else (False, 5.0)
         if is_due:
-            self.apply_async(entry, **kwargs)
+            self.apply_async(entry, producer=producer)
         return float(left)
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        return min(self.maybe_due(entry) for entry in list(self.schedule.values()))
+        return min(self.maybe_due(entry, producer=None) for entry in list(self.schedule.values()))
 
 
 class LikeRedBeatsServer(LikeRedBeat):
@@ -142,11 +145,17 @@ class LikeRedBeatsServer(LikeRedBeat):
     class Entry(RedBeatsEntry):
         @classmethod
         def from_key(cls, key: str, app: Any) -> Any:
-            return LikeRedBeatsServer.stored[key]
+            assert app
+            return LikeRedBeatsServer.stored[key.partition(app.main)[2]]
+
+        @staticmethod
+        def generate_key(app: Any, name: str) -> str:
+            return f"{app.main}{name}"
 
     def setup_schedule(self) -> None:
         self.data = self.stored
-        self.update_from_dict(self.app.conf.beat_schedule)
+        for name, fields in self.app.conf.beat_schedule.items():
+            self.update_from_dict({name: fields})
 
     def update_from_dict(self, dict_: Any) -> None:
         for name, fields in dict_.items():
@@ -156,7 +165,8 @@ class LikeRedBeatsServer(LikeRedBeat):
             self.stored[name] = entry
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        return min([1.0, *(self.maybe_due(entry) for entry in list(self.stored.values()))])
+        entries = list(self.stored.values())
+        return min([1.0, *(self.maybe_due(entry, producer=None) for entry in entries)])
 
 
 class Host:
@@ -219,7 +229,9 @@ def new_host(
     redlocks: dict[Celery, FakeRedlock] = {}
     monkeypatch.setattr("celery_redlock.beat.claiming.redlock_of", redlocks.__getitem__)
     stored = LikeRedBeatsServer.stored
-    monkeypatch.setattr("celery_redlock.beat.redbeat.all_keys", lambda _: [*stored])
+    monkeypatch.setattr(
+        "celery_redlock.beat.redbeat.all_keys", lambda app: [f"{app.main}{name}" for name in stored]
+    )
 
     def new(*, ahead: float = 0.0, conf: dict[str, Any] | None = None, **entries: Any) -> Host:
         app = Celery("app", broker="memory://", set_as_current=False)
@@ -1143,10 +1155,17 @@ def test_a_node_that_can_never_count_is_refused_at_the_start(
 
 
 @pytest.mark.parametrize(
-    "chosen", ["no.such:Scheduler", "celery.beat:Service", "redlock", "celery.beat:Missing", int]
+    ("chosen", "problem"),
+    [
+        ("no.such:Scheduler", "No module named 'no'"),
+        ("celery.beat:Service", "not a subclass"),
+        ("redlock", "not a subclass"),
+        ("celery.beat:Missing", "no attribute 'Missing'"),
+        (int, "not a subclass"),
+    ],
 )
-def test_what_is_no_scheduler_is_refused(new_host: NewHost, chosen: object) -> None:
-    with pytest.raises(ConfigurationError, match="redlock_beat_scheduler"):
+def test_what_is_no_scheduler_is_refused(new_host: NewHost, chosen: object, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"redlock_beat_scheduler.*{problem}"):
         new_host(entry=5.0, conf={"redlock_beat_scheduler": chosen})
 
 
@@ -1314,18 +1333,39 @@ def test_an_entry_of_redbeat_is_made_up_for_after_a_restart(
 ) -> None:
     LikeRedBeatsServer.stored.clear()
     conf = {"redlock_beat_scheduler": LikeRedBeatsServer}
-    run(clock, 2, new_host(entry=1.0, conf=conf))
+    run(clock, 2, new_host(entry=1.0, other=HOUR, conf=conf))
+    assert set(LikeRedBeatsServer.stored) == {"entry", "other"}
     clock.move(5)
     host = new_host(entry=1.0, conf=conf)
     run(clock, 1, host)
     assert host.slots() == [3, 4, 5, 6, 7, 8]
     more = {"task": "task", "schedule": 1.0, "args": ("more",)}
     host.scheduler.update_from_dict({"more": more})
-    assert set(LikeRedBeatsServer.stored) == {"entry", "more"}
+    assert set(LikeRedBeatsServer.stored) == {"entry", "other", "more"}
+
+
+def test_an_entry_of_redbeat_that_never_ran_is_asked(new_host: NewHost) -> None:
+    host = new_host(entry=1.0, conf={"redlock_beat_scheduler": LikeRedBeat})
+    never_ran = SimpleNamespace(
+        name="new", enabled=True, last_run_at=None, schedule=None, is_due=lambda: (False, 7.0)
+    )
+    assert host.scheduler.maybe_due(never_ran, producer=None) == 7.0
+
+
+def test_all_entries_that_redbeat_keeps_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def zrange(key: str, first: int, last: int) -> list[str]:
+        assert key == "redbeat::schedule"
+        return ["a", "b", "c"][first : last + 1 or None]
+
+    app: Any = SimpleNamespace(redbeat_conf=SimpleNamespace(schedule_key="redbeat::schedule"))
+    monkeypatch.setattr(
+        "redbeat.schedulers.get_redis", lambda of: SimpleNamespace(zrange=zrange) if of else None
+    )
+    assert redbeat.all_keys(app) == ["a", "b", "c"]
 
 
 def test_a_last_run_that_redbeat_stored_by_a_clock_ahead_is_put_right(
-    new_host: NewHost, clock: FakeClock
+    new_host: NewHost, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     LikeRedBeatsServer.stored.clear()
     conf = {"redlock_beat_scheduler": LikeRedBeatsServer}
@@ -1337,6 +1377,7 @@ def test_a_last_run_that_redbeat_stored_by_a_clock_ahead_is_put_right(
     assert host.slots() == [1, 2]
     again = new_host(entry=1.0, conf=conf)
     run(clock, 3, again)
+    assert "clock set back, slots from now on are due entries=1" in caplog.text
     assert again.slots() == [5, 6, 7]
     # This one has seen nothing by that clock: another replica has.
     entry = LikeRedBeatsServer.stored["entry"]

@@ -41,6 +41,9 @@ DAY = dt.timedelta(days=1)
 CHANGES = {
     "forward in Berlin": ("Europe/Berlin", Moment(2026, 3, 29, tzinfo=UTC)),
     "back in Berlin": ("Europe/Berlin", Moment(2026, 10, 25, tzinfo=UTC)),
+    # From an offset of none.
+    "forward in London": ("Europe/London", Moment(2026, 3, 29, tzinfo=UTC)),
+    "back in London": ("Europe/London", Moment(2026, 10, 25, tzinfo=UTC)),
     "forward in New York": ("America/New_York", Moment(2026, 3, 8, tzinfo=UTC)),
     "back in New York": ("America/New_York", Moment(2026, 11, 1, tzinfo=UTC)),
     # By half an hour.
@@ -212,10 +215,11 @@ def test_a_crontab_is_in_its_apps_time_zone() -> None:
     [
         ("30 4 1 12 *", "Asia/Kolkata", "2026-11-30 23:00"),
         ("30 22 30 11 mon", "America/New_York", "2026-12-01 03:30"),
+        ("0 3 1 12 *", "Pacific/Kiritimati", "2026-11-30 13:00"),
     ],
 )
 def test_a_day_is_that_of_the_time_zone(line: str, zone: str, expected: str) -> None:
-    slots = slots_between(cron(line, zone), utc("2026-11-20 00:00"), utc("2026-12-20 00:00"))
+    slots = slots_between(cron(line, zone), utc("2026-11-20 15:00"), utc("2026-12-20 00:00"))
     assert shown(slots) == [expected]
 
 
@@ -262,6 +266,7 @@ def test_where_no_clock_changes_celery_says_the_same(line: str, after: Moment) -
     [
         ((5, 6, 3, "", ""), "America/New_York", "2026-07-01 13:00"),
         ((5, 7, 0, "", ""), "America/New_York", "2026-07-01 09:00"),
+        ((5, 6, 3, "", ""), "", "2026-07-01 09:00"),
         ((5, 6, 3, "", ""), None, "2026-07-01 09:00"),
     ],
 )
@@ -270,7 +275,8 @@ def test_nowfun_has_the_influence_on_the_zone_that_it_has_in_celery(
 ) -> None:
     monkeypatch.setattr(celery, "VERSION", version)
     zone = ZoneInfo(nowfun_in) if nowfun_in else None
-    due = at(crontab(hour="9", minute="0", nowfun=lambda: Moment.now(zone)))
+    nowfun = None if nowfun_in is None else lambda: Moment.now(zone)
+    due = at(crontab(hour="9", minute="0", nowfun=nowfun))
     assert next_slot(due, utc("2026-07-01 08:00")) == utc(slot)
 
 
@@ -378,6 +384,7 @@ def test_in_the_polar_night_nothing_is_due() -> None:
 def test_each_of_the_suns_events_is_a_slot_once(kind: Any, how: dict[str, bool]) -> None:
     def next_rising(_: Any, start: Any, **given: bool) -> Any:
         assert given == how
+        starts.append(start.datetime())
         found = [event for event in events if event.replace(tzinfo=None) > start.datetime()]
         if not found:
             raise due.ephem.CircumpolarError
@@ -386,6 +393,7 @@ def test_each_of_the_suns_events_is_a_slot_once(kind: Any, how: dict[str, bool])
     due = at(solar(kind, 50, 10))
     due.cal = SimpleNamespace(next_rising=next_rising)
     midnight = utc("2026-11-20 00:00")
+    starts: list[Moment] = []
     events = [
         midnight - SECOND,
         midnight + 22 * HOUR,
@@ -393,8 +401,11 @@ def test_each_of_the_suns_events_is_a_slot_once(kind: Any, how: dict[str, bool])
         midnight + DAY + 6.5 * HOUR + dt.timedelta(microseconds=700_000),
         midnight + 2 * DAY,
     ]
-    slots = list(slots_between(due, midnight - HOUR, events[-1]))
+    slots = list(slots_between(due, midnight - HOUR + 1.5 * SECOND, events[-1]))
     assert slots == [event.replace(microsecond=0) for event in events]
+    # The search for an event begins at the same moment wherever the window begins.
+    first = (midnight - DAY - MINUTE).replace(tzinfo=None)
+    assert abs(starts[0] - first) < SECOND / 100
 
 
 def test_for_the_suns_next_event_a_year_is_searched() -> None:

@@ -531,6 +531,14 @@ def test_an_entry_that_comes_back_has_missed_nothing(new_host: NewHost, clock: F
     assert host.slots("other") == list(range(1, 31))
 
 
+def test_an_entry_added_while_beat_runs_has_its_ticks(new_host: NewHost, clock: FakeClock) -> None:
+    host = new_host(entry=1.0)
+    run(clock, 3, host)
+    host.scheduler.update_from_dict({"more": {"task": "task", "schedule": 1.0, "args": ("more",)}})
+    run(clock, 2, host)
+    assert host.slots("more") == [4, 5]
+
+
 def test_an_entry_that_never_ran_has_missed_nothing(new_host: NewHost, clock: FakeClock) -> None:
     host = new_host(entry=5.0)
     new = host.scheduler.schedule.pop("entry")
@@ -1136,6 +1144,16 @@ def test_the_beginning_of_a_new_entry_is_stored(
 def test_a_schedule_without_slots_is_refused_at_the_start(new_host: NewHost) -> None:
     with pytest.raises(ConfigurationError, match=r"beat entry 'odd': .*Odd.* redlock_slots"):
         new_host(fine=5.0, odd=Odd())
+
+
+def test_a_stored_schedule_without_slots_is_refused_at_the_start(new_host: NewHost) -> None:
+    class Stored(Scheduler):
+        def setup_schedule(self) -> None:
+            super().setup_schedule()
+            self.schedule["odd"] = self.Entry("odd", "task", schedule=Odd(), app=self.app)
+
+    with pytest.raises(ConfigurationError, match=r"beat entry 'odd': .*Odd.* redlock_slots"):
+        new_host(fine=5.0, conf={"redlock_beat_scheduler": Stored})
 
 
 def test_a_name_that_differs_by_process_is_refused_at_the_start(new_host: NewHost) -> None:

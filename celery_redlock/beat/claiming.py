@@ -202,7 +202,7 @@ class ClaimsTicks(SharesRows, ShowsLiveness):
         with self._due_at_slots(self.schedule.values()):
             super().populate_heap()
 
-    def adjust(self, n: Any, drift: float = 0.0) -> Any:  # noqa: ARG002
+    def adjust(self, n: Any, *_: Any, **__: Any) -> Any:
         """Return `n` unchanged: Celery's 10 ms head start would spin until the slot has come."""
         return n
 

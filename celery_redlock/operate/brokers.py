@@ -93,7 +93,7 @@ class Brokers:
 
     def _connections(self) -> Iterable[Any]:
         both = (self._app.connection_for_read(), self._app.connection_for_write())
-        return {one.as_uri(include_password=True): one for one in both}.values()
+        return {one.as_uri(): one for one in both}.values()
 
 
 # ---- Redis

@@ -31,7 +31,7 @@ class Broker:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def as_uri(self, *, include_password: bool) -> str:
+    def as_uri(self) -> str:
         return self.uri
 
     def get_transport_cls(self) -> Any:
@@ -79,12 +79,15 @@ class RedisBroker(Broker):
     # and not to these.
 
     def lrange(self, name: str | bytes, start: int, end: int) -> list[str]:
+        assert end + 1 - start == 500
         return self.lists.get(self._readable(name), [])[start : end + 1]
 
     def hscan_iter(self, name: str | bytes, count: int) -> Iterator[tuple[str, str]]:
+        assert count == 500
         yield from self.hashes.get(self._readable(name), {}).items()
 
     def scan_iter(self, pattern: str, count: int, _type: str) -> Iterator[bytes]:
+        assert count == 500
         keys = {"list": [*self.lists], "hash": [*self.hashes]}[_type]
         yield from (key.encode() for key in keys if fnmatch.fnmatchcase(key, pattern))
 

@@ -44,7 +44,7 @@ def node_findings(
 
 def _of_state(status: NodeStatus, *, is_fatal: bool) -> Iterator[Finding]:
     """Yield why a node does not vote, unless that is found with its rights."""
-    what = status.why or ""
+    what = str(status.why)
     match status.state:
         case State.DOWN if not (status.info and says_denied(what)):
             yield traps.DOWN.at(status.node, what)
@@ -125,10 +125,10 @@ def _of_url(url: str, status: NodeStatus) -> Iterator[Finding]:
 
 def is_local(url: str) -> bool:
     """Return whether a node's URL leads to this machine."""
-    parts = urlsplit(url)
-    if parts.scheme == "unix" or parts.hostname in (None, "localhost"):
+    host = urlsplit(url).hostname
+    if host in (None, "localhost"):
         return True
     try:
-        return ipaddress.ip_address(str(parts.hostname)).is_loopback
+        return ipaddress.ip_address(str(host)).is_loopback
     except ValueError:
         return False

@@ -48,7 +48,7 @@ def _others(
     if not is_local(url):
         yield from _wide(connection)
     # Of one node the restart guard is off by default: that is a trap of its own.
-    if not target.guard and len(target.urls) > 1:
+    if not target.guard and len(target.urls) != 1:
         yield from _forgets(connection)
     # This comes last: who may subscribe, but not unsubscribe, can ask nothing else then.
     yield from _wakeups(connection, channel, has_pushes="protocol=3" in url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from celery_redlock.operate import doctor
 from celery_redlock.operate.doctor import diagnose
 from celery_redlock.operate.doctor.rights import rights_findings
 from celery_redlock.operate.node_set import NodeSet
+from celery_redlock.redlock.protocol.scripts import ALL
 from celery_redlock.redlock.transport.direct import ErrorReply
 from tests.support.fakes.operated import Operated
 
@@ -29,6 +31,44 @@ def found(nodes: Operated, **options: Any) -> list[Found]:
 def test_a_user_who_may_do_all_that_is_needed_has_no_finding(three: Operated) -> None:
     assert found(three) == []
     assert [three[number].keys() for number in range(3)] == [[], [], []]
+
+
+def sent(three: Operated, monkeypatch: pytest.MonkeyPatch, url: str) -> list[str]:
+    """Return the commands that the first node gets, without random digits."""
+    names = {script.sha: script.name for script in ALL}
+    execute, commands = three[0].execute, list[str]()
+
+    def noted(command: Any) -> object:
+        words = [names.get(word, str(word)) for word in command]
+        text = " ".join(words[:2] if words[0] == "SCRIPT" else words)
+        text = re.sub(r"\b[0-9a-f]{32}\b", "NONCE", text)
+        commands.append(re.sub(r"bank:\{%doctor:[0-9a-f]{16}\}", "LOCK", text))
+        return execute(command)
+
+    monkeypatch.setattr(three[0], "execute", noted)
+    assert found(three, urls=[url, *three.urls[1:]], key_prefix="bank") == []
+    return commands
+
+
+@pytest.mark.parametrize("query", ["", "?protocol=3&db=0"])
+def test_the_lock_s_own_commands_are_tried_on_a_key_of_its_own(
+    three: Operated, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    both, owner, high = "2 LOCK LOCK:floor", "NONCE:doctor@doctor", 2**52
+    every = [
+        *["SCRIPT LOAD"] * len(ALL),
+        f"EVALSHA grant {both} {owner} 10000 {high} 0 10000  0",
+        f"EVALSHA confirm {both} {owner} {high} 10000 10000",
+        f"EVALSHA extend {both} {owner} {high} 10000 10000",
+        f"EVALSHA release {both} {owner} {high} 10000 0 0 ",
+        f"EVALSHA grant {both} {owner} 10000 1 0 10000  0",
+        f"EVALSHA release {both} {owner} 1 10000 0 0 ",
+        f"SET LOCK {owner} PX 10000 NX", "GET LOCK", "PTTL LOCK", "PEXPIRE LOCK 10000", "TIME",
+        "DEL LOCK", "DEL LOCK:floor", "PUBSUB NUMSUB LOCK", "PUBLISH LOCK ",
+    ]  # fmt: skip
+    # With protocol 3, a subscription has no reply.
+    subscribing = [] if query else ["SUBSCRIBE LOCK", "UNSUBSCRIBE LOCK"]
+    assert sent(three, monkeypatch, three.urls[0] + query) == every + subscribing
 
 
 @pytest.mark.parametrize("command", ["SCRIPT", "EVALSHA", "SET", "PTTL", "TIME", "DEL"])

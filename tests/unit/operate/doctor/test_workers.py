@@ -51,13 +51,20 @@ class Installation:
         if self.error:
             raise self.error
 
-    def inspect(self, **_: Any) -> Any:
+    def inspect(self, *, timeout: float, connection: Any) -> Any:
+        assert timeout == 1.0
+        assert connection
         return SimpleNamespace(registered=lambda: self.knows or None)
 
     def broadcast(
-        self, command: str, how: dict[str, Any], workers: list[str], *_: Any, **__: Any
-    ) -> Any:
+        self, command: str, how: dict[str, Any], workers: list[str], connection: Any, *,
+        reply: bool, timeout: float, limit: int,
+    ) -> Any:  # fmt: skip
         assert command == "redlock_placement"
+        assert connection
+        assert reply is True
+        assert timeout == (5.0 if how["look"] else 1.0)
+        assert limit == len(workers)
         self.asked.append((how["look"], workers))
         at = -1 if how["look"] else 0
         return [{worker: self.says[worker][at]} for worker in workers if self.says[worker]]

@@ -54,7 +54,7 @@ def _compared(app: Any, here: Placement, tasks: set[str]) -> Iterator[Finding]:
             return
         inspect = app.control.inspect(timeout=_REPLIES_S, connection=connection)
         known = {
-            worker: {str(name).partition(" ")[0] for name in names}
+            worker: {str(name).split(" ")[0] for name in names}
             for worker, names in (inspect.registered() or {}).items()
         }
         workers = [worker for worker, names in known.items() if not names.isdisjoint(tasks)]
@@ -85,7 +85,7 @@ def _ask(
         limit=len(workers),
     )  # fmt: skip
     found: dict[str, Placement | None] = {}
-    for worker, said in (pair for reply in replies or () for pair in reply.items()):
+    for worker, said in (pair for reply in replies for pair in reply.items()):
         text = said.get("placement") if isinstance(said, dict) else None
         if text == "" or Placement.read(text):
             found[str(worker)] = Placement.read(text)

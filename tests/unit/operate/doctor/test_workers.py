@@ -70,14 +70,19 @@ class Installation:
         return [{worker: self.says[worker][at]} for worker in workers if self.says[worker]]
 
 
-def found(app: Any, tasks: tuple[str, ...] = ("bank.t",)) -> list[tuple[str, str, str, str]]:
+def found(
+    app: Any, tasks: tuple[str, ...] = ("bank.t",), info: Any = None, answered: int = 3
+) -> list[tuple[str, str, str, str]]:
     names = ("a:1", "b:1", "c:1")
     nodes: Any = SimpleNamespace(
         connections=[SimpleNamespace(name=name, database=0) for name in names]
     )
     statuses: Any = [
-        SimpleNamespace(judgement=Judgement(name, State.VOTES), info={"run_id": name[0] * 40})
-        for name in names
+        SimpleNamespace(
+            judgement=Judgement(name, State.VOTES),
+            info={"run_id": name[0] * 40} if info is None else info,
+        )
+        for name in names[:answered]
     ]
     target = Target(("redis://a:1",), app=app)
     return [
@@ -112,9 +117,20 @@ def test_a_worker_that_has_not_seen_a_restart_looks_first() -> None:
 
 
 def test_a_worker_that_locks_nothing_is_a_warning() -> None:
-    assert found(Installation(one=said(""))) == [
-        ("RL201", "warning", "one", "redlock_enabled is False there")
-    ]
+    app = Installation(one=said(""))
+    assert found(app) == [("RL201", "warning", "one", "redlock_enabled is False there")]
+    assert app.asked == [(False, ["one"])]
+
+
+def test_nodes_that_do_not_tell_their_run_are_compared_by_address() -> None:
+    assert found(Installation(one=said(HERE)), info={}) == []
+    assert found(Installation(one=said(BANK, BANK)), info={})[0][0] == "RL210"
+
+
+def test_without_a_status_of_the_nodes_nobody_is_asked() -> None:
+    app = Installation(one=said(BANK))
+    assert found(app, answered=0) == []
+    assert app.asked == []
 
 
 @pytest.mark.parametrize("says", [[], [{"error": "unknown"}], ["x"], said("\x1b[2J")])

@@ -102,6 +102,8 @@ def test_no_command_examines_more_keys_than_a_batch_has(three: Operated) -> None
     with three.opened() as nodes:
         found = each_lock(nodes, "redlock", on_scanned=scanned.append)
         assert len(list(found)) == BATCH + 10
+    # Of a user's rights those under the prefix count.
+    assert heard[0][:2] == ("GETRANGE", b"redlock:{*}")
     assert {command[0] for command in heard} == {"GETRANGE", "SCAN", "MGET", "PTTL"}
     values = [command for command in heard if command[0] == "MGET"]
     assert 0 < max(len(command) - 1 for command in values) <= BATCH
@@ -146,7 +148,7 @@ def test_only_the_kinds_that_are_asked_for_are_listed(
     redlock.acquire("a", 30)
     redlock.reserve("b", 30)
     redlock.mark_done("a", "task-1/0/abc")
-    redlock.mark_done("b", "task-2")
+    redlock.mark_done("b", "task-2}:done:x")
     redlock.mark_done("not[me]", "task-3")
     three[1].execute(("DEL", "bank:{a}:done:task-1/0/abc"))
     heard, scanned = overhear(three[0]), 0
@@ -164,10 +166,25 @@ def test_only_the_kinds_that_are_asked_for_are_listed(
     for lock in locks:
         if lock.kind is Kind.DONE:
             assert (lock.nodes, lock.remaining) == (3, 3600.0)
-            assert lock.owner == {"a": "task-1/0/abc", "b": "task-2"}[lock.key]
+            assert lock.owner == {"a": "task-1/0/abc", "b": "task-2}:done:x"}[lock.key]
     commands = [command[0] for command in heard]
+    assert {*commands} == {"GETRANGE", "SCAN", "PTTL"}
     assert scanned == 3 * BATCH * commands.count("SCAN")
     assert ("GETRANGE" in commands[1:]) is (kinds != {"done"})
+
+
+@pytest.mark.parametrize("kind", ["held", "done"])
+def test_a_node_that_refuses_is_left_out_with_its_reason(three: Operated, kind: str) -> None:
+    redlock = three.redlock()
+    redlock.acquire("k", 30)
+    redlock.mark_done("k", "task-1")
+    three[0].refused["PTTL"] = "NOPERM no PTTL"
+    with three.opened() as nodes:
+        [lock] = each_of(nodes, "redlock", {kind})
+        assert (lock.votes, nodes.errors) == (2, {"127.0.0.1:7000": "NOPERM no PTTL"})
+        three[1].refused = three[2].refused = three[0].refused
+        assert list(each_of(nodes, "redlock", {kind})) == []
+        assert len(nodes.errors) == 3
 
 
 def test_a_key_that_is_not_text_is_shown_as_far_as_it_is(three: Operated) -> None:
@@ -239,18 +256,21 @@ def test_a_lock_that_ends_during_the_scan_is_not_listed(
     redlock = three.redlock()
     for key in ("ends", "stays"):
         redlock.acquire(key, 30)
+        redlock.mark_done(key, "task-1")
     for node in (three[0], three[1], three[2]):
         execute = node.execute
 
-        def end(command: Command, node: Reporting = node, execute: Any = execute) -> object:
+        def end(command: Command, execute: Any = execute) -> object:
             reply = execute(command)
             if command[0] == "SCAN":
-                node.expire("ends")
+                for name in ("redlock:{ends}", "redlock:{ends}:done:task-1"):
+                    execute(("DEL", name))
             return reply
 
         node.execute = end  # type: ignore[method-assign]
     with three.opened() as nodes:
-        assert [lock.key for lock in each_lock(nodes, "redlock")] == ["stays"]
+        found = list(each_of(nodes, "redlock", {"held", "done"}))
+    assert [lock.key for lock in found] == ["stays", "stays"]
 
 
 def test_a_held_lock_s_view_has_the_time_that_is_left(three: Operated) -> None:

@@ -174,14 +174,17 @@ def test_only_the_kinds_that_are_asked_for_are_listed(
 
 
 @pytest.mark.parametrize("kind", ["held", "done"])
-def test_a_node_that_refuses_is_left_out_with_its_reason(three: Operated, kind: str) -> None:
+@pytest.mark.parametrize("command", ["PTTL", "SCAN"])
+def test_a_node_that_refuses_is_left_out_with_its_reason(
+    three: Operated, kind: str, command: str
+) -> None:
     redlock = three.redlock()
     redlock.acquire("k", 30)
     redlock.mark_done("k", "task-1")
-    three[0].refused["PTTL"] = "NOPERM no PTTL"
+    three[0].refused[command] = "NOPERM"
     with three.opened() as nodes:
         [lock] = each_of(nodes, "redlock", {kind})
-        assert (lock.votes, nodes.errors) == (2, {"127.0.0.1:7000": "NOPERM no PTTL"})
+        assert (lock.votes, nodes.errors) == (2, {"127.0.0.1:7000": "NOPERM"})
         three[1].refused = three[2].refused = three[0].refused
         assert list(each_of(nodes, "redlock", {kind})) == []
         assert len(nodes.errors) == 3

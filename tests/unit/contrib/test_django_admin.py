@@ -341,6 +341,7 @@ def test_a_lock_has_the_links_that_its_viewer_may_follow(
 
 def test_a_page_without_a_key_is_of_none(site: Site) -> None:
     assert "A new call now: it acquires the lock" in site.shown("lock/")
+    assert "<title> |" in site.get("lock/").text
     for page, words in (("release/", "'' is not released"), ("end/", "under '': nobody holds it.")):
         assert words in site.shown(page)
     assert "'' is not released" in site.sent("release/")

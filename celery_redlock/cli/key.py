@@ -41,9 +41,9 @@ class GivenKey:
             ConfigurationError: The task is unknown, or can't be called like this.
         """
         if self.key is not None:
-            before, start, rest = self.key.partition(f"{target.key_prefix}:{{")
-            inside, end, _ = rest.rpartition("}")
-            return inside if start and end and not before else self.key
+            start = f"{target.key_prefix}:{{"
+            inside, end, _ = self.key.removeprefix(start).rpartition("}")
+            return inside if end and self.key.startswith(start) else self.key
         if target.app is None:
             raise click.UsageError(f"--task needs an app: {same_command_with_app()}")
         from celery_redlock.operate.tasks import key_of_call

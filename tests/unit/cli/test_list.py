@@ -217,14 +217,15 @@ def test_on_a_terminal_a_bar_goes_to_standard_error(
     kinds: tuple[str, ...],
     passes: int,
 ) -> None:
-    words = ["list", "--json", *(word for kind in kinds for word in ("--kind", kind))]
-    terminal = Terminal()
-    module = importlib.import_module("celery_redlock.cli.list_")
-    monkeypatch.setattr(module, "sys", SimpleNamespace(stderr=terminal))
+    words = ["list", "--json", "--match", "*4*"]
+    words += [word for kind in kinds for word in ("--kind", kind)]
     # A node that is down, or does not tell, is not counted.
     three[0].is_up = False
     three[1].refused["DBSIZE"] = "NOPERM"
     without_bar = run(*words)
+    terminal = Terminal()
+    module = importlib.import_module("celery_redlock.cli.list_")
+    monkeypatch.setattr(module, "sys", SimpleNamespace(stderr=terminal))
     bars: list[Any] = []
     new_bar = click.progressbar
 

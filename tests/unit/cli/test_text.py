@@ -49,5 +49,6 @@ def test_columns_are_dropped_one_after_the_other() -> None:
 
 def test_a_document_is_indented_and_has_nothing_that_a_terminal_acts_on() -> None:
     assert text.document({"a": ["b"]}) == '{\n  "a": [\n    "b"\n  ]\n}'
-    escaped = '{\n  "a": "\\u001b\\u007f \\u0085\\u2028"\n}'
-    assert text.document({"a": "\x1b\x7f \x85\u2028"}) == escaped
+    for character, escaped in (("\x1b", "001b"), ("\x7f", "007f"), ("\u2028", "2028")):
+        expected = f'{{\n  "a": "b\\u{escaped}c"\n}}'
+        assert text.document({"a": f"b{character}c"}) == expected

@@ -318,9 +318,13 @@ def test_what_a_process_released_is_not_released_again(pool: Pool) -> None:
     assert pool.nodes.released == []
 
 
-def test_a_pool_process_is_watched_without_any_lease(pool: Pool) -> None:
+@pytest.mark.parametrize("index", [3, 1024], ids=["in the table", "beyond"])
+def test_a_pool_process_is_watched_without_any_lease(pool: Pool, index: int) -> None:
+    pool.child.kill()
+    pool.child = pool.new_member(index)
     pool.step()
-    assert list(pool.keeper._children) == [pool.child.process.pid]
+    [(pid, child)] = pool.keeper._children.items()
+    assert (pid, child.rows) == (pool.child.process.pid, pool.child.client._rows)
     pool.kill()
     assert pool.keeper._children == {}
 

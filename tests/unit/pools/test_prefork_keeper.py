@@ -511,10 +511,12 @@ def test_a_released_lease_is_renewed_no_more(pool: Pool) -> None:
 def test_the_next_lease_of_a_row_replaces_the_one_before(pool: Pool) -> None:
     first = pool.hold()
     pool.step()
+    kept = pool.nodes.kept[first.owner].lease
     pool.child.release(first)
     second = pool.hold()
     pool.step()
     assert list(pool.nodes.kept) == [second.owner]
+    assert kept.is_released
 
 
 def test_a_renewal_and_a_loss_are_seen_by_the_process(
@@ -533,6 +535,36 @@ def test_a_renewal_and_a_loss_are_seen_by_the_process(
     assert lease.remaining() == 0.0
     assert lease.backing.is_lost
     assert signals == [interrupt.SIGNAL]
+
+
+def test_the_loss_of_a_dead_process_s_lease_interrupts_nobody(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signalled: list[int | None] = []
+
+    def fail(pidfd: int | None, _number: int) -> None:
+        signalled.append(pidfd)
+        raise ProcessLookupError
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", fail)
+    lease = pool.hold()
+    pool.step()
+    kept = pool.nodes.kept[lease.owner]
+    [child] = pool.keeper._children.values()
+    kept.on_lost(kept.lease)
+    assert signalled == [child.pidfd]
+    monkeypatch.setattr(child, "pidfd", None)
+    kept.on_lost(kept.lease)
+    monkeypatch.setattr(pool.keeper, "_children", {})
+    kept.on_lost(kept.lease)
+    assert len(signalled) == 1
+
+
+def test_a_message_that_comes_again_gets_no_done_mark(pool: Pool) -> None:
+    lease = pool.nodes.new_lease()
+    assert pool.child.client.register(lease, 0.0, "done-1", will_be_redelivered=True)
+    pool.kill()
+    assert pool.nodes.how["done"] is None
 
 
 def test_an_outcome_is_applied_to_a_lease_that_was_not_seen_yet(pool: Pool) -> None:

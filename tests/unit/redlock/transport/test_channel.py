@@ -549,7 +549,14 @@ def test_a_reply_of_a_million_parts_is_not_begun(stage: Stage, header: bytes) ->
 @pytest.mark.parametrize("header", [b"*1000000\r\n", b"%1000000"])
 @pytest.mark.parametrize(
     "before",
-    [b"$10\r\n\r\n*1000000\r\n", b"$-1\r\n", b"+OK\r\n", b"*2\r\n$1\r\n\n\r\n", b"_\r\n"],
+    [
+        b"$10\r\n\r\n*1000000\r\n",
+        b"$2\r\n$9\r\n",
+        b"$-1\r\n",
+        b"+OK\r\n",
+        b"*2\r\n$1\r\n\n\r\n",
+        b"_\r\n",
+    ],
 )
 @pytest.mark.parametrize("cut", [0, 3, 6, 100])
 def test_a_reply_of_a_million_parts_is_found_behind_values(

@@ -70,10 +70,7 @@ SCRIPTS = tuple(
 )
 ALL = (*MODULES, *SCRIPTS)
 TESTS = "tests/unit"
-SLOW = tuple(
-    f"redlock/transport/test_{name}.py"
-    for name in ("channel", "connection", "connection_set", "direct", "poller", "subscriptions")
-)
+SLOW = tuple(f"redlock/transport/test_{name}.py" for name in ("channel", "connection_set"))
 """Tests of how bytes travel: they take seconds, and none of the mutated files is about that."""
 
 

@@ -27,10 +27,12 @@ class Channel(RealChannel):
     def __init__(self) -> None:
         self.is_closed = self.is_stale = False
         self.patience: list[float | None] = []
+        self.needs_votes: list[bool] = []
         self.why_unconnected = ""
 
     def prepare(self, patience: float | None = None, *, needs_votes: bool = True) -> None:
         self.patience.append(patience)
+        self.needs_votes.append(needs_votes)
 
     def is_unused(self, seconds: float) -> bool:
         return self.is_stale
@@ -99,9 +101,10 @@ def test_a_needed_channel_is_waited_for_until_it_is_not_needed(stage: Stage) -> 
 
 def test_a_channel_is_prepared_with_the_patience_of_its_caller(stage: Stage) -> None:
     stage.pool.prepare()
-    with stage.pool.channel(patience=0.5) as channel:
+    with stage.pool.channel(patience=0.5, needs_votes=False) as channel:
         assert isinstance(channel, Channel)
         assert channel.patience == [None, 0.5]
+        assert channel.needs_votes == [True, False]
 
 
 def test_a_channel_that_can_not_be_prepared_is_closed(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 
 import pytest
 
@@ -11,6 +14,7 @@ from celery_redlock.redlock.errors import AlreadyDone, ConfigurationError, Lease
 from celery_redlock.redlock.events import Event, Lost
 from celery_redlock.redlock.lease import publication_of, task_of
 from celery_redlock.redlock.task_lock import TaskLock
+from celery_redlock.redlock.validation import LONGEST_S
 from tests.support.calls import Colour, Misnamed
 from tests.support.fakes.simulated_network import Network, SimulatedChannel
 
@@ -78,6 +82,39 @@ def test_keys_that_are_equal_name_one_lock(five: Network, redlock: TaskLock, key
 
 
 # ---- the instance
+
+
+@pytest.mark.parametrize(
+    ("argument", "shortest", "longest"),
+    [
+        ("node_timeout", "> 0", LONGEST_S),
+        ("max_ttl", "> 0", LONGEST_S),
+        ("max_clock_skew", ">= 0", LONGEST_S),
+        ("floor_ttl", "> 0", LONGEST_S),
+        ("idle_timeout", "> 0", math.inf),
+    ],
+)
+def test_each_duration_has_its_range(argument: str, shortest: str, longest: float) -> None:
+    make: Callable[..., TaskLock] = partial(TaskLock, ["redis://a"])
+    make(**{argument: longest})
+    with pytest.raises(ConfigurationError, match=f"^{argument} must be .* seconds {shortest}, got"):
+        make(**{argument: -1.0})
+    for value, is_refused in ((0.0, shortest == "> 0"), (LONGEST_S + 1, longest == LONGEST_S)):
+        with pytest.raises(ConfigurationError) if is_refused else nullcontext():
+            make(**{argument: value})
+
+
+def test_a_lock_without_connections_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"^max_connections must be a whole number >= 1"):
+        TaskLock(["redis://a"], max_connections=0)
+
+
+@pytest.mark.parametrize(("node_timeout", "connect_timeout"), [(0.05, 1.0), (0.5, 2.0)])
+def test_a_connection_may_take_longer_than_a_reply(
+    node_timeout: float, connect_timeout: float
+) -> None:
+    redlock = TaskLock(["redis://a"], node_timeout=node_timeout)
+    assert redlock.nodes[0]._connector.timeout == connect_timeout
 
 
 @pytest.mark.parametrize(("nodes", "guard"), [(1, 0.0), (3, 65.6)])

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
-from itertools import compress
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -218,17 +217,24 @@ def lock_in(
         pttls: Reply to PTTL of the lock key, by node.
         nodes: Number of all nodes.
     """
-    held = [one for one in owners if one is not None]
-    if not held:
-        return None
-    raw = max(held, key=held.count)
-    votes = held.count(raw)
-    if votes < len(owners):
-        is_its = [one == raw for one in owners]
-        floors, pttls = list(compress(floors, is_its)), list(compress(pttls, is_its))
+    raw = owners[0] if owners else None
+    votes = len(owners)
+    if raw is None or owners.count(raw) < votes:
+        held = [one for one in owners if one is not None]
+        if not held:
+            return None
+        raw = max(held, key=held.count)
+        votes = held.count(raw)
+        floors = [floor for floor, one in zip(floors, owners, strict=True) if one == raw]
+        pttls = [pttl for pttl, one in zip(pttls, owners, strict=True) if one == raw]
     owner = owner_in(raw)
     is_reserved = is_reservation(owner)
-    token = 0 if is_reserved else max(map(token_in, {*floors}))
+    if is_reserved:
+        token = 0
+    elif floors.count(floors[0]) == votes:  # as it mostly is
+        token = token_in(floors[0])
+    else:
+        token = max(map(token_in, floors))
     remaining = quorums_remaining(pttls, nodes)
     kind = _kind(key, remaining, is_reserved=is_reserved)
     return Lock(key, kind, owner, votes, nodes, remaining, token)
@@ -244,7 +250,8 @@ def owner_in(raw: bytes) -> str:
 
 def task_in(key: str) -> str:
     """Return the name of the task in a key: what is before its first colon."""
-    return unquote(key.removeprefix(_CLAIM).partition(":")[0])
+    name = key.removeprefix(_CLAIM).partition(":")[0]
+    return unquote(name) if "%" in name else name
 
 
 def escaped(text: str) -> str:

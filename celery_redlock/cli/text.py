@@ -72,7 +72,9 @@ def widths_of(table: Sequence[Sequence[str]]) -> list[int]:
 
 def padded(row: Sequence[str], widths: Sequence[int]) -> str:
     """Return a line of a table."""
-    return _GAP.join(map(_filled, row, widths)).rstrip()
+    # No color is in most lines, of which there may be many.
+    fill = _filled if "\x1b" in "".join(row) else str.ljust
+    return _GAP.join(map(fill, row, widths)).rstrip()
 
 
 def _filled(cell: str, width: int) -> str:

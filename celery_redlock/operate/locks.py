@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from enum import Enum
+from itertools import compress
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -225,8 +226,8 @@ def lock_in(
             return None
         raw = max(held, key=held.count)
         votes = held.count(raw)
-        floors = [floor for floor, one in zip(floors, owners, strict=True) if one == raw]
-        pttls = [pttl for pttl, one in zip(pttls, owners, strict=True) if one == raw]
+        is_its = [one == raw for one in owners]
+        floors, pttls = list(compress(floors, is_its)), list(compress(pttls, is_its))
     owner = owner_in(raw)
     is_reserved = is_reservation(owner)
     if is_reserved:

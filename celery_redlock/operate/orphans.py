@@ -50,7 +50,7 @@ def orphans(
         if lock.kind in kinds.get(lock.task, ())
         and not is_period(lock.owner)  # it does not belong to the message
     ]
-    unseen: list[str] = []
+    unseen = list[str]()
     with brokers.reachable():
         if missing:
             missing, unseen = _without_message(target.app, brokers, missing, queues)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from tools.mutation.gate import ALL
+from tools.mutation.gate import ALL, LEFT_OUT
 from tools.mutation.scores import Equivalent, equivalents
 from tools.mutation.share import share_of
 
@@ -26,11 +26,9 @@ def report() -> str:
 
 
 def _left_out() -> Iterator[str]:
-    yield from ["", "## Files that are not mutated", "", "| folder | files |", "| --- | --- |"]
-    files = sorted(file.rpartition("/") for file in share_of(ALL).left_out)
-    for room, group in groupby(files, key=lambda parts: parts[0]):
-        names = ", ".join(f"`{name}`" for _, _, name in group)
-        yield f"| `{room or '.'}` | {names} |"
+    yield from ["", "## Files that are not mutated", "", "| why | files |", "| --- | --- |"]
+    for why, group in groupby(LEFT_OUT, key=LEFT_OUT.__getitem__):
+        yield f"| {why} | {', '.join(f'`{file}`' for file in sorted(group))} |"
 
 
 def _tables() -> Iterator[str]:

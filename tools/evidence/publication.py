@@ -96,9 +96,9 @@ def _gate() -> str:
     shares = {room: share.lines / share.of for room, share in by_room(ALL).items()}
     some = sorted((room for room in shares if shares[room]), key=lambda room: -shares[room])
     told = ", ".join(f"{_percent(shares[room])} of `{room}`" for room in some)
-    none = ", ".join(f"`{room}`" for room in shares if not shares[room])
+    none = ", ".join(f"`{room}`" for room in shares if not shares[room]) or "none"
     share = _percent(whole.lines / whole.of)
-    return f"The gate covers {share} of the package's lines: {told}; none of {none}."
+    return f"The gate covers {share} of the package's lines: {told}; left out wholly: {none}."
 
 
 def _percent(share: float) -> str:

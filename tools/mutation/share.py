@@ -30,6 +30,11 @@ class Share(NamedTuple):
         return f"{self.lines} of {self.of} lines ({self.lines / self.of:.0%})"
 
 
+def files_with_code() -> list[str]:
+    """Return the files of the package that have code, below it, in order."""
+    return [file for file, _ in _lines()]
+
+
 def share_of(files: Collection[str]) -> Share:
     """Return the share that these files, below the package, are of it."""
     return _share(files, dict(_lines()))

@@ -168,9 +168,12 @@ def test_a_row_whose_grace_is_not_valid_is_told_once_a_minute(
     assert [all_of_them.grace(row, 1.0), all_of_them.grace(row, 1.0)] == [90.0, 90.0]
     other = SimpleNamespace(name="other", options={"headers": {HEADER: "soon"}})
     all_of_them.grace(other, 1.0)
+    counts = []
     for seconds in (59, 1):
         clock.move(seconds)
         all_of_them.grace(row, 1.0)
+        counts.append(len(caplog.records))
+    assert counts == [2, 3]
     told = [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR]
     said = f"error={HEADER} = 'soon'"
     assert [line.partition(said)[:2] for line in told] == [

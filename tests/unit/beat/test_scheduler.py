@@ -20,7 +20,7 @@ from celery_redlock.beat.claiming import ClaimsTicks
 from celery_redlock.beat.clock_check import Trust
 from celery_redlock.beat.liveness import LivenessFile
 from celery_redlock.beat.redbeat import ClaimsRedBeatTicks
-from celery_redlock.beat.scheduler import RedlockScheduler
+from celery_redlock.beat.scheduler import RedlockScheduler, _base
 from celery_redlock.beat.slots import EPOCH, Moment
 from celery_redlock.beat.ticks import MISSED
 from celery_redlock.messages.headers import placement_in
@@ -1197,11 +1197,14 @@ def test_what_is_no_scheduler_is_refused(new_host: NewHost, chosen: object, prob
         (Scheduler, Scheduler),
         ("celery.beat:PersistentScheduler", PersistentScheduler),
         ("celery.beat.Scheduler", Scheduler),
+        ("plain", Scheduler),
     ],
 )
 def test_it_is_built_on_the_scheduler_that_the_settings_name(
-    new_host: NewHost, chosen: object, base: type[Scheduler], tmp_path: Any
+    monkeypatch: pytest.MonkeyPatch, chosen: object, base: type[Scheduler]
 ) -> None:
+    named = {"celery.beat_schedulers": [("plain", "celery.beat:Scheduler")]}
+    monkeypatch.setattr(f"{_base.__module__}.load_extension_class_names", named.__getitem__)
     app = Celery("app", set_as_current=False)
     app.conf.update(redlock_nodes=["redis://a"], redlock_beat_scheduler=chosen)
     built = RedlockScheduler(app, lazy=True)
@@ -1372,7 +1375,7 @@ def test_an_entry_of_redbeat_that_never_ran_is_asked(new_host: NewHost) -> None:
 
 def test_all_entries_that_redbeat_keeps_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     def zrange(key: str, first: int, last: int) -> list[str]:
-        assert key == "redbeat::schedule"
+        assert (key, first) == ("redbeat::schedule", 0)
         return ["a", "b", "c"][first : last + 1 or None]
 
     app: Any = SimpleNamespace(redbeat_conf=SimpleNamespace(schedule_key="redbeat::schedule"))

@@ -11,11 +11,12 @@ from celery_redlock.messages import delivery
 from celery_redlock.operate import listing as module
 from celery_redlock.operate.listing import BATCH, each_lock, each_of
 from celery_redlock.operate.locks import Kind
-from celery_redlock.operate.views import read_views, reads_in_part, viewing
+from celery_redlock.operate.views import column_in, read_views, reads_in_part, viewing
 from celery_redlock.redlock.lease import new_owner
 from celery_redlock.redlock.protocol.replies import Busy, Failed
 from celery_redlock.redlock.protocol.scripts import done_key
 from celery_redlock.redlock.transport import connection
+from celery_redlock.redlock.transport.direct import ErrorReply
 from celery_redlock.redlock.validation import KEY_BYTES, PREFIX_BYTES
 from tests.support.fakes import operated
 from tests.support.fakes.operated import Operated, Reporting
@@ -306,3 +307,9 @@ def test_a_batch_of_the_longest_names_is_no_longer_than_a_reply_may_be() -> None
     parts = "p" * PREFIX_BYTES, "k" * KEY_BYTES, "l" * delivery._LONGEST_BYTES
     longest = connection.pack((done_key(*parts),))
     assert BATCH * len(longest) < connection._LONGEST_REPLY
+
+
+def test_a_value_of_another_type_is_no_lock() -> None:
+    wrong, denied = ErrorReply("WRONGTYPE Operation against a key"), ErrorReply("NOPERM")
+    assert column_in([wrong, b"", -1]) == ([None], [None], [-1])
+    assert column_in([wrong, denied, -1]) == Failed("NOPERM")

@@ -94,13 +94,13 @@ def test_what_a_node_does_not_tell_is_unknown(three: Operated) -> None:
     three[0].refused["INFO"] = "NOPERM"
     three[1].refused["TIME"] = "NOPERM"
     execute = three[1].execute
-    odd: dict[Any, Any] = {("INFO", "memory"): b"allocator:\xff\r\nno field"}
+    odd: dict[Any, Any] = {("INFO", "memory"): b"allocator:\xff:2\r\nno field"}
     three[1].execute = lambda one: odd.get(one) or execute(one)  # type: ignore[assignment]
     three[2].is_up = False
     silent, timeless, down = read_statuses(three.target(), three.opened())
     assert (silent.node, silent.info, silent.latency) == ("127.0.0.1:7000", {}, None)
     assert (timeless.state, timeless.latency) == (State.VOTES, None)
-    assert timeless.info == three[1].info | {"allocator": "\N{REPLACEMENT CHARACTER}"}
+    assert timeless.info == three[1].info | {"allocator": "\N{REPLACEMENT CHARACTER}:2"}
     assert (down.state, down.why, down.info) == (State.DOWN, "Connection refused", {})
 
 

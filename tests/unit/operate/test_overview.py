@@ -51,10 +51,12 @@ def test_an_overview_counts_all_and_has_the_oldest_that_are_wanted(three: Operat
     for slot, ttl in (("00:00Z:missed", 900), ("02:00Z:missed", 900), ("04:00Z", 120)):
         redlock.reserve(f"%beat:bank@0:poll:2026-01-01T00:{slot}", ttl, label="no quorum")
     three[0].is_up = False
+    three[1].refused["LRANGE"] = "nobody has asked for actions"
     seen = read_overview(
         three.target(key_prefix="bank"), 2, lambda lock: lock.kind is Kind.HELD, lambda: 5.0006
     )
     assert (seen.votes, seen.found, len(seen.ticks), seen.at) == (2, 3, 3, 5.0006)
+    assert seen.unread == {}
     assert seen.as_json() == {
         "at": 5.001,
         "votes": 2,

@@ -319,9 +319,10 @@ class Channel:
         # One arrives before it is noted that it has ended.
         self._connections.adopt()
         self._reconnect(now, least=self._node_timeout, for_all=True)
-        if self._changes == changes and not is_silent:
+        if self._changes != changes:
+            self._hear_from_a_quorum()
+        elif not is_silent:
             return False
-        self._hear_from_a_quorum()
         return len(self._trusted(self._clock.now())) >= self.quorum
 
     def _hear_from_a_quorum(self) -> None:

@@ -147,8 +147,9 @@ class ConnectionSet:
             is_short = self._is_short(now, needs_votes=needs_votes)
             left = began + (patience if is_short else min(patience, self._node_timeout)) - now
             untried = self._untried(began, given_up) if is_short else []
-            if for_all and not is_short:
-                untried = self._due_again(began, now)
+            if for_all and not untried:
+                # What broke the connections may have broken the attempt.
+                untried = self._due(now) if is_short else self._due_again(began, now)
             if left <= 0 or not (self._connecting or untried):
                 break
             if untried:
@@ -195,6 +196,14 @@ class ConnectionSet:
             if self._is_idle(index) and node.attempt_began_at < began and node.retry_short_at <= now
         ]
 
+    def _due(self, now: float) -> list[Node]:
+        """Return the missing nodes that may be tried: there is no pause after the first failure."""
+        return [
+            node
+            for index, node in enumerate(self._nodes)
+            if self._is_idle(index) and node.retry_short_at <= now
+        ]
+
     def _pause(self, untried: list[Node], now: float) -> float:
         """Return how long to wait for the pauses of nodes, or for attempts of other channels."""
         soonest = min(node.retry_short_at for node in untried) - now
@@ -233,7 +242,9 @@ class ConnectionSet:
             if one and one.sent > one.received and one.owed_since + self._node_timeout / 2 <= began
         }
         if not self._is_short(now, needs_votes=needs_votes, besides=silent):
-            return False
+            # The rest of those that are tried may come as quickly.
+            is_rest = not self._connecting.isdisjoint(silent)
+            return is_rest and now < began + self._node_timeout
         for index, one in silent.items():
             if index not in self._connecting and self._nodes[index].spares.begins(one):
                 self._start_connecting(index)

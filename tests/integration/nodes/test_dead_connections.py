@@ -161,7 +161,7 @@ def test_an_extension_outlasts_connections_closed_in_flight(
     five: Servers, new_redlock: NewRedlock, proxies: list[Proxy]
 ) -> None:
     grant_to_a_rival(five[2])
-    lease = new_redlock(urls(proxies)).acquire("k", ttl=60, wait=60)
+    lease = new_redlock(urls(proxies), node_timeout=1.0).acquire("k", ttl=60, wait=60)
     chance = random.Random(1)
     for _ in range(20):
         cut = threading.Timer(chance.uniform(0.0, 0.002), close_all, [proxies])

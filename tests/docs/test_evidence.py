@@ -119,7 +119,7 @@ def test_a_collected_kind_replaces_only_itself(
 
 
 def test_the_page_says_which_share_of_each_room_is_mutated() -> None:
-    [said] = re.findall(r"^The gate covers (\d+) % .*?: (.*); none of (.*)\.$",
+    [said] = re.findall(r"^The gate covers (\d+) % .*?: (.*); left out wholly: (.*)\.$",
                         PAGE.read_text(encoding="utf-8"), re.MULTILINE)  # fmt: skip
     whole, some, none = said
     shown = {room: int(percent) for percent, room in re.findall(r"(\d+) % of `(.*?)`", some)}

@@ -6,29 +6,13 @@ import datetime as dt
 import itertools
 from typing import Any
 
-import django
-from django.conf import settings
-
-if not settings.configured:
-    # Without migrations the tables are made as they are at last, at once.
-    settings.configure(
-        USE_TZ=True,
-        TIME_ZONE="UTC",
-        LOGGING_CONFIG=None,
-        SECRET_KEY="of no use",  # noqa: S106
-        INSTALLED_APPS=["django_celery_beat"],
-        DEFAULT_AUTO_FIELD="django.db.models.AutoField",
-        MIGRATION_MODULES={"django_celery_beat": None},
-        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}},
-    )
-    django.setup()
-
 from django.core.management import call_command  # only after setup()
 from django.db.models.signals import pre_save
 from django.utils import timezone
 from django_celery_beat.models import PeriodicTask
 from django_celery_beat.schedulers import DatabaseScheduler, ModelEntry
 
+import tests.support.fakes.django_site  # noqa: F401  # it configures Django
 from celery_redlock.beat.slots import EPOCH
 from tests.integration.apps import django_changes
 from tests.support.judges.slots_in_force import Between

@@ -77,9 +77,12 @@ settings.configure(
         "django.contrib.contenttypes",
         "django.contrib.messages",
         "celery_redlock.contrib.django",
+        "django_celery_beat",
     ],
     LOGGING_CONFIG=None,
     MESSAGE_STORAGE="django.contrib.messages.storage.cookie.CookieStorage",
+    # Without migrations the tables are made as they are at last, at once.
+    MIGRATION_MODULES={"django_celery_beat": None},
     MIDDLEWARE=[
         "tests.support.fakes.django_site.as_staff",
         "django.contrib.messages.middleware.MessageMiddleware",
@@ -87,6 +90,7 @@ settings.configure(
     ROOT_URLCONF="tests.support.fakes.django_site",
     SECRET_KEY="not used",  # noqa: S106
     STATIC_URL="/static/",
+    TIME_ZONE="UTC",
     TEMPLATES=[
         {
             "BACKEND": "django.template.backends.django.DjangoTemplates",

@@ -6,13 +6,15 @@ import datetime as dt
 import itertools
 from typing import Any
 
-from django.core.management import call_command  # only after setup()
+import tests.support.fakes.django_site  # noqa: F401  # it configures Django, which comes first
+
+# isort: split
+from django.core.management import call_command
 from django.db.models.signals import pre_save
 from django.utils import timezone
 from django_celery_beat.models import PeriodicTask
 from django_celery_beat.schedulers import DatabaseScheduler, ModelEntry
 
-import tests.support.fakes.django_site  # noqa: F401  # it configures Django
 from celery_redlock.beat.slots import EPOCH
 from tests.integration.apps import django_changes
 from tests.support.judges.slots_in_force import Between

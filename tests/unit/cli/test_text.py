@@ -52,3 +52,9 @@ def test_a_document_is_indented_and_has_nothing_that_a_terminal_acts_on() -> Non
     for character, escaped in (("\x1b", "001b"), ("\x7f", "007f"), ("\u2028", "2028")):
         expected = f'{{\n  "a": "b\\u{escaped}c"\n}}'
         assert text.document({"a": f"b{character}c"}) == expected
+
+
+def test_color_takes_no_room_in_a_column() -> None:
+    red = "\x1b[31mred\x1b[0m"
+    colored, plain = (text.padded([one, "x"], [5, 1]) for one in (red, "red"))
+    assert colored.replace(red, "red") == plain

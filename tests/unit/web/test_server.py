@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
@@ -115,7 +116,10 @@ def answer(server: Any, viewer: socket.socket, *headers: bytes) -> bytes:
             answered += viewer.recv(4096)
         except BlockingIOError:
             return False
-        return True
+        # The body may come later than its headers.
+        head, _, body = answered.partition(b"\r\n\r\n")
+        length = re.search(rb"Content-Length: (\d+)", head)
+        return length is not None and len(body) >= int(length[1])
 
     step(server, is_answered)
     return answered

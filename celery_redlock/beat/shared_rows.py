@@ -14,8 +14,6 @@ _THEIRS = "django_celery_beat.schedulers"
 class SharesRows(Scheduler):
     """Mixin for a scheduler class: its rows, as django-celery-beat's, are others' too."""
 
-    _last_timestamp: Any
-
     def __init_subclass__(cls) -> None:
         """Let the entries store no more of their rows than when they ran."""
         super().__init_subclass__()
@@ -28,9 +26,9 @@ class SharesRows(Scheduler):
         django-celery-beat compares the times of changes, and takes an earlier one for none: that
         of a clock that was set back.
         """
-        before = self._last_timestamp
+        before = getattr(self, "_last_timestamp", None)
         is_changed: bool = super().schedule_changed()  # type: ignore[misc]
-        return is_changed or bool(before and self._last_timestamp != before)
+        return is_changed or bool(before and getattr(self, "_last_timestamp", None) != before)
 
 
 class StoresItsRuns(ScheduleEntry):

@@ -84,7 +84,7 @@ class PendingTicksSchedule:
     def is_due(self, last_run_at: Moment) -> schedstate:
         """Return whether an unseen slot has come, and the seconds until to ask again."""
         is_due, left = self._due.is_due(last_run_at)
-        if not any(self._find(until=self._now())):
+        if is_due and not any(self._find(until=self._now())):
             # A schedule that asks to be called at once would keep its ticks from being published.
             return schedstate(is_due=False, next=left if (left or 0) > 0 else _AGAIN_S)
         return schedstate(is_due, left)

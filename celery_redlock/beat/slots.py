@@ -7,6 +7,7 @@ length since the epoch, not since beat started; a crontab's are the minutes it n
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
@@ -215,16 +216,19 @@ def _crontab_slots(due: crontab, after: Moment, until: Moment, _: Moment) -> Ite
     starts, and in the hour that comes twice it is always due.
     """
     zone = _zone_of(due)
-    minute = after.replace(second=0, microsecond=0)
+    is_named = functools.partial(_is_named, due, zone)
+    minute = after.replace(second=0, microsecond=0) + _MINUTE
     while minute <= until:
-        if not any(_names_day(due, near) for near in (minute - _DAY, minute, minute + _DAY)):
+        next_hour = minute.replace(minute=0) + _HOUR
+        if not any(_names_day(due, minute + shift) for shift in (-_DAY, 0 * _DAY, _DAY)):
             minute = _start_of_day(minute) + _DAY
         elif not _may_name_hour(due, minute.astimezone(zone)):
-            minute = minute.replace(minute=0) + _HOUR
+            minute = next_hour
         else:
-            if _is_named(due, zone, minute):
-                yield minute
-            minute += _MINUTE
+            while minute <= until and minute < next_hour:
+                if is_named(minute):
+                    yield minute
+                minute += _MINUTE
 
 
 def _zone_of(due: Any) -> dt.tzinfo:
@@ -271,7 +275,7 @@ def _may_name_hour(due: Any, local: Moment) -> bool:
 
 
 def _offset(local: Moment) -> dt.timedelta:
-    return local.replace(tzinfo=dt.timezone.utc) - local
+    return local.utcoffset() or 0 * _HOUR
 
 
 def _start_of_day(moment: Moment) -> Moment:

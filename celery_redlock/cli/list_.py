@@ -82,7 +82,7 @@ def _each(target: Target, nodes: NodeSet, match: str, kinds: tuple[str, ...]) ->
         yield from each_of(nodes, target.key_prefix, kinds, match)
         return
     replies = nodes.ask([("DBSIZE",)])
-    sizes = [one[0] for one in replies if isinstance(one[0], int)]
+    sizes = [one[0] for one in replies if isinstance(one, list) and isinstance(one[0], int)]
     # Done marks are found by a scan of their own.
     length = len({kind == "done" for kind in kinds}) * sum(sizes)
     with click.progressbar(length=length, file=sys.stderr, label="scanned") as bar:

@@ -129,7 +129,7 @@ def refuse_per_call(task: Any, options: Mapping[str, object]) -> None:
         ConfigurationError: The message names the task, the option and the remedy.
     """
     # Celery would put them into the message's properties, where they have no effect.
-    for name in sorted(_NO_PER_CALL & options.keys()):
+    for name in sorted(_NO_PER_CALL.intersection(options)):
         told = f"task {task.name!r}: {name}"
         if name in KNOWN_OPTIONS:
             remedy = "set it where the task is defined"

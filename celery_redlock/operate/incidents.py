@@ -15,6 +15,7 @@ _WITHOUT_APP = "unknown without an app, at whose broker workers announce them"
 _NOT_YET = "not measured yet"
 _MOST = 200
 _AGAIN_S = 5.0
+_STOPS_WITHIN_S = 2.0
 _LONGEST = 1000
 _END_OF_TIME = 1e11
 _FIELDS = ("name", "uuid", "key", "holder", "outcome", "hostname")
@@ -75,7 +76,7 @@ class Incidents:
         self._latest: dict[tuple[str, str, str, str], Incident] = {}
         self._stopped = threading.Event()
         self._receiver: Any = None
-        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread = threading.Thread(target=self._listen, name="incidents", daemon=True)
         self._last: tuple[float, int] | None = None
         self.problem: str | None = _NOT_CONNECTED_YET
         self.conflicts = 0
@@ -86,10 +87,12 @@ class Incidents:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop to receive events, within about a second or as soon as the broker answers."""
+        """Stop to receive events: within about a second, or when a broker that hangs answers."""
         self._stopped.set()
         if self._receiver is not None:
             self._receiver.should_stop = True
+        if self._thread.ident is not None:
+            self._thread.join(_STOPS_WITHIN_S)
 
     @property
     def latest(self) -> list[Incident]:

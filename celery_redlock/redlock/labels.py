@@ -36,12 +36,14 @@ def bounded(text: str, most: int) -> str:
     Two texts never get the same one: the one in its place ends with a digest of the whole text. It
     is for people to recognize; a lone surrogate is shown as ``\udc80``.
     """
-    escaped = text.encode(errors="backslashreplace")
-    is_stored = len(escaped) <= most and escaped.decode() == text
+    try:
+        is_stored = len(text.encode()) <= most
+    except UnicodeEncodeError:
+        is_stored = False
     # A text that looks like another one's short form gets one of its own.
-    if is_stored and not _LOOKS_SHORTENED.search(text):
+    if is_stored and not (_MARK in text and _LOOKS_SHORTENED.search(text)):
         return text
-    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:_DIGITS]
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
     end = f"{_MARK}{digest}"
-    head = escaped[: most - len(end.encode())]
+    head = text.encode("utf-8", "backslashreplace")[: most - len(end.encode())]
     return head.decode(errors="ignore") + end

@@ -29,8 +29,8 @@ _LINGER_S = 5.0
 _MOST_RELEASES = 16
 """Releases of one lock that may be on their way from slow nodes."""
 _MOST_YIELDED = 1000
+_AFTER_ERROR_S = 1.0
 _STARTS_WITHIN_S = 1.0
-"""Also the pause after a listener that has failed."""
 _RUNNING = "running"
 
 
@@ -219,7 +219,7 @@ class Waiters:
         try:
             self._hear_while_needed()
         except Exception as error:  # noqa: BLE001  # it is logged
-            self._failed_until = self.clock.now() + _STARTS_WITHIN_S
+            self._failed_until = self.clock.now() + _AFTER_ERROR_S
             callbacks.tell(logger.error, "listener failed, polling", exc_info=error)
 
     def _hear_while_needed(self) -> None:

@@ -23,7 +23,7 @@ def hide_token(cls: type[Any], rule: KeyRule) -> None:
         check = partial(check)
     cls.__header__ = staticmethod(check)
     dump = getattr(cls, _DUMP, None)
-    if dump is not None:
+    if dump is not None and not hasattr(dump, "__wrapped__"):  # a task is bound repeatedly
         setattr(cls, _DUMP, staticmethod(_with_token(dump)))
 
 

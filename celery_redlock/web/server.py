@@ -74,8 +74,8 @@ def new_server(page: Flask, listener: socket.socket, trusted_proxy: str | None =
     server: Any = create_server(
         page, sockets=[listener], threads=_THREADS, ident=None, trusted_proxy=trusted_proxy,
         trusted_proxy_headers=_FROM_PROXY if trusted_proxy else set(),
-        connection_limit=_MOST_CONNECTIONS, asyncore_use_poll=True,
-        channel_timeout=_PATIENCE_S, cleanup_interval=1,
+        clear_untrusted_proxy_headers=True, connection_limit=_MOST_CONNECTIONS,
+        asyncore_use_poll=True, channel_timeout=_PATIENCE_S, cleanup_interval=1,
     )  # fmt: skip
     server.channel_class = _Channel
     return server

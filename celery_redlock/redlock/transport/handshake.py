@@ -164,5 +164,5 @@ def _without_errors(raws: list[object]) -> list[object]:
 
 def _info(raw: object) -> dict[str, str]:
     """Return the fields in a reply to INFO; an error has none."""
-    lines = raw.decode().splitlines() if isinstance(raw, bytes) else ()
+    lines = raw.decode(errors="replace").splitlines() if isinstance(raw, bytes) else ()
     return {name: value for name, _, value in (line.partition(":") for line in lines)}

@@ -175,6 +175,19 @@ def test_a_class_of_a_user_may_initialise_its_subclasses() -> None:
     assert type("Derived", (SharesRows, Named), {}).name == "named"  # type: ignore[attr-defined]
 
 
+def test_a_scheduler_may_find_changes_in_a_way_of_its_own() -> None:
+    """Without the time of the last one, which django-celery-beat keeps."""
+
+    class Others:
+        Entry: Any = Entry
+
+        def schedule_changed(self) -> bool:
+            return True
+
+    mixed: Any = type("Mixed", (SharesRows, Others), {"__init__": object.__init__})()
+    assert mixed.schedule_changed()
+
+
 def test_a_change_at_an_earlier_time_is_seen() -> None:
     rows = shared()()
     seen = []

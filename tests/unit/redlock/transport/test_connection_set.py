@@ -6,6 +6,7 @@ import logging
 import math
 import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -297,6 +298,52 @@ def test_a_missed_node_is_connected_to_beside_a_quorum(stage: Stage) -> None:
     assert stage.reconnect() == [1, 2], "soon"
     stage.set.reconnect(stage.clock.now(), 1.0, for_all=True)
     assert stage.set.connected() == [0, 1, 2]
+
+
+def test_a_first_attempt_that_fails_is_made_again_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What broke all connections may have broken the first attempt; only a second one pauses."""
+    assert stage.reconnect() == [0, 1, 2]
+    stage.clock.move(0.001)
+    for index, fails in enumerate((1, 1, 9)):
+        stage.set.drop(index)
+        peer, left = stage.peers[index], [fails]
+
+        def connect(*, is_spare: bool = False, peer: Peer = peer, left: list[int] = left) -> Any:
+            peer.raises = ConnectionError() if left[0] else None
+            left[0] -= bool(left[0])
+            return Peer.connect(peer, is_spare=is_spare)
+
+        monkeypatch.setattr(peer, "connect", connect)
+    stage.set.reconnect(stage.clock.now(), 1.0, for_all=True)
+    assert stage.set.connected() == [0, 1]
+    assert stage.attempts()[:2] == [3, 3]
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_spares_of_all_nodes_are_waited_for(stage: Stage, *, comes: bool) -> None:
+    """A release that is on its way to the third node would be lost with its old connection."""
+    assert stage.reconnect() == [0, 1, 2]
+    for connection in stage.set.by_node:
+        assert connection
+        connection.send(b"*1\r\n$4\r\nPING\r\n", 1, stage.clock.now())
+    stage.clock.move(1.0)
+    stage.waiting, began = [], stage.clock.now()
+    assert stage.set.try_spares(began, needs_votes=True)
+    first, second, third = stage.waiting
+    for connect in (first, second):
+        connect()
+    stage.set.adopt()
+    assert stage.set.dropped == 2
+    assert stage.set.try_spares(began, needs_votes=True), "the third is on its way"
+    if comes:
+        third()
+        stage.set.adopt()
+    else:
+        stage.clock.move(0.05)
+    assert not stage.set.try_spares(began, needs_votes=True)
+    assert stage.set.dropped == 2 + comes
 
 
 @pytest.mark.parametrize("ends_late", [False, True])

@@ -103,6 +103,12 @@ def test_a_master_is_identified_and_has_every_script(stage: Stage) -> None:
     ]
 
 
+def test_a_path_that_is_no_utf_8_keeps_no_node_from_voting(stage: Stage) -> None:
+    stage.is_described(executable="/opt/@/redis-server")
+    stage.answers = [stage.answers[0].replace(b"@", b"\xff")]
+    assert stage.identify() == Server("abc", "77", 1000.0)
+
+
 def test_the_history_of_the_data_belongs_to_the_identity(stage: Stage) -> None:
     stage.is_described(master_replid="f" * 40)
     assert stage.identify().history == "f" * 40

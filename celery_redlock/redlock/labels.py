@@ -43,7 +43,7 @@ def bounded(text: str, most: int) -> str:
     # A text that looks like another one's short form gets one of its own.
     if is_stored and not (_MARK in text and _LOOKS_SHORTENED.search(text)):
         return text
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:_DIGITS]
     end = f"{_MARK}{digest}"
-    head = text.encode("utf-8", "backslashreplace")[: most - len(end.encode())]
+    head = text.encode(errors="backslashreplace")[: most - len(end.encode())]
     return head.decode(errors="ignore") + end

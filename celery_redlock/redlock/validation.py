@@ -37,9 +37,6 @@ def check_seconds(
     Raises:
         ConfigurationError: The message names the argument, its value and the range.
     """
-    # Mostly.
-    if type(value) is float and 0 <= value < longest and (value or not above_zero):
-        return
     if _is_number(value) and value >= 0 and (value or not above_zero):
         if value <= longest or (endless and value == math.inf):
             return

@@ -81,7 +81,7 @@ class Access:
     def log_in(self, role: Role) -> None:
         """Log this session in; of many logins of a role the oldest ends."""
         session.clear()
-        session["login"] = secrets.token_urlsafe(32)
+        session["login"] = secrets.token_urlsafe()
         logins = self._logins[role]
         logins[session["login"]] = None
         for old in list(logins)[:-_MOST_LOGINS]:
@@ -141,7 +141,7 @@ class Sessions(SecureCookieSessionInterface):
 def csrf() -> str:
     """Return the secret that each form of this session carries."""
     if "csrf" not in session:
-        session["csrf"] = secrets.token_urlsafe(32)
+        session["csrf"] = secrets.token_urlsafe()
     return str(session["csrf"])
 
 

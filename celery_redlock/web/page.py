@@ -57,7 +57,7 @@ def new_page(
     page = Flask(__name__)
     page.config.update(
         # Who has logged in is forgotten when the process ends.
-        SECRET_KEY=secrets.token_bytes(32),
+        SECRET_KEY=secrets.token_bytes(),
         SESSION_COOKIE_NAME=cookie,
         SESSION_COOKIE_HTTPONLY=True,
         SESSION_COOKIE_SAMESITE="Strict",

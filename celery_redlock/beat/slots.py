@@ -237,7 +237,7 @@ def _zone_of(due: Any) -> dt.tzinfo:
     Before Celery 5.7 it is that of `nowfun`, by which an entry has a zone of its own.
     """
     zone: dt.tzinfo = due.tz
-    if due.nowfun and celery.VERSION[:2] < _FIRST_WITH_ONE_ZONE:
+    if due.nowfun and celery.VERSION < _FIRST_WITH_ONE_ZONE:
         return due.nowfun().tzinfo or zone
     return zone
 

@@ -162,8 +162,8 @@ class Release(ReleaseRound):
         # A task's run may have handed its lock over. Another release may have been first: one of
         # another thread, or the keeper's, if this one is overdue. None of this is a loss.
         is_by_us = len(lease.backing.releases) == 1 and self._clock.now() < request.due
-        was_lost = release_verdict(acks) is Verdict.LOST
-        if is_by_us and lease.backing.lock and was_lost and not lease.lost:
+        is_users = is_by_us and lease.backing.lock and not lease.lost
+        if is_users and release_verdict(acks) is Verdict.LOST:
             lease.backing.lost_because = TAKEN_AWAY
             self._keeper.lose(lease, kept)
         # Nodes mostly reply alike. In their order, so that a run can be repeated exactly.

@@ -37,24 +37,25 @@ _PushNotification = hiredis.PushNotification
 # The stub of hiredis has a tuple of one element, and no return type.
 _pack = cast(Callable[[tuple[bytes, ...]], bytes], hiredis.pack_command)
 _PLAIN = frozenset((str, int))
-_LONGEST = 511
-_LENGTHS = tuple(f"\r\n${length}\r\n" for length in range(_LONGEST + 1))
-"""What precedes an argument, by its length."""
+
+
+class _Lengths(dict[int, str]):
+    """What precedes an argument, by its length."""
+
+    def __missing__(self, length: int) -> str:
+        return f"\r\n${length}\r\n"
+
+
+_LENGTHS = _Lengths({length: f"\r\n${length}\r\n" for length in range(512)})
 
 
 def pack(command: tuple[Argument, ...]) -> bytes:
     """Return a command in the servers' wire format."""
     # Mostly short ASCII text and numbers: joined here, they take half of what hiredis takes.
     if _PLAIN.issuperset(map(type, command)):
-        texts = [f"*{len(command)}"]
-        for argument in command:
-            text = f"{argument}"  # type: ignore[str-bytes-safe]  # none of them is bytes
-            length = len(text)
-            texts.append(_LENGTHS[length] if length <= _LONGEST else f"\r\n${length}\r\n")
-            texts.append(text)
-        texts.append("\r\n")
-        if (text := "".join(texts)).isascii():
-            return text.encode()
+        arguments = "".join([_LENGTHS[len(text)] + text for text in map(str, command)])
+        if arguments.isascii():
+            return f"*{len(command)}{arguments}\r\n".encode()
     # Bytes only: for other types hiredis calls back into the interpreter, and crashes the process
     # if a signal handler raises meanwhile (hiredis 3.5).
     return _pack(tuple([one if type(one) is bytes else str(one).encode() for one in command]))
@@ -248,9 +249,8 @@ class NodeConnection:
         if not data:
             self.fail("the server closed the connection")
             return False
-        seen = self._unread + data
         is_doubtful = self._unread or _LOOKS_HUGE(b"\n" + data)
-        if is_doubtful and _HUGE_HEADER.match(_from_open_header(seen)):
+        if is_doubtful and _HUGE_HEADER.match(_from_open_header(self._unread + data)):
             # The parser would allocate memory for all of them at once.
             self.fail("no Redis reply: it announces too many parts", blames_node=True)
             return False
@@ -263,8 +263,10 @@ class NodeConnection:
             self.fail(f"no Redis reply: {error}", blames_node=True)
             return False
         # The parser takes the first byte of a header for read, so only a line's end is the end.
-        is_cut = self._reader.has_data() or not data.endswith(b"\n")
-        self._unread = _from_open_header(seen) if is_cut else b""
+        if self._reader.has_data() or not data.endswith(b"\n"):
+            self._unread = _from_open_header(self._unread + data)
+        else:
+            self._unread = b""
         if len(raws) > whole:
             self._unfinished = 0
         else:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from celery_redlock.redlock.protocol.scripts import CONFIRM
 
-from .link import Link
+from .link import Link, Sidecar
 from .schedule import (
     ALL_NODES,
     BLACK_HOLE,
+    CLOSINGS,
     LOSE_CONFIRM,
     ON_IDLE,
     ON_LINKS,
@@ -53,7 +54,9 @@ class Faults:
         where = "all" if fault.node == ALL_NODES else self._servers[fault.node].name
         self._world.note(f"fault {fault.kind} {fault.lasts:g} s on {where} of c{fault.client}")
         ends_at = self._world.time + fault.lasts
-        if fault.kind in ON_LINKS or fault.kind in ON_STREAMS or fault.kind == LOSE_CONFIRM:
+        if fault.kind in CLOSINGS:
+            self._strike_client(fault, self._links[fault.client], ends_at)
+        elif fault.kind in ON_LINKS or fault.kind in ON_STREAMS or fault.kind == LOSE_CONFIRM:
             of_clients = self._links if fault.client < 0 else [self._links[fault.client]]
             chosen = [
                 link
@@ -66,6 +69,18 @@ class Faults:
                 self._strike_links(fault, chosen, ends_at)
         else:
             self._strike_node(fault, self._servers[fault.node], ends_at)
+
+    def _strike_client(self, fault: Fault, links: Sequence[Link], ends_at: float) -> None:
+        sidecar = Sidecar(links, int(fault.size), is_executed=fault.kind == "close_reply")
+        for link in links:
+            link.sidecar = sidecar
+        self._world.at(ends_at, self._end_sidecar, (sidecar, links))
+
+    def _end_sidecar(self, ended: tuple[Sidecar, Sequence[Link]]) -> None:
+        sidecar, links = ended
+        for link in links:
+            if link.sidecar is sidecar:
+                link.sidecar = None
 
     def _strike_streams(self, fault: Fault, links: list[Link], ends_at: float) -> None:
         for link in links:

@@ -54,7 +54,7 @@ class Judge:
     ) -> None:
         self.acquired = 0
         self.quorum = majority(len(servers))
-        self._world = world
+        self.world = world
         self._servers = servers
         self._judges_exclusion = judges_exclusion
         self._judges_wakeups = judges_wakeups
@@ -91,7 +91,7 @@ class Judge:
         if token <= before:
             self.fail("token", f"{token} of {key!r} is not above {before}, acquired before")
         self._tokens.add((key, token))
-        self._acquired_at[lease.owner] = self._world.time
+        self._acquired_at[lease.owner] = self.world.time
         self._highest[key] = max(self._highest.get(key, 0), token)
         held = self._held.setdefault(key, [])
         held.append(_Held(lease, process))
@@ -109,7 +109,7 @@ class Judge:
             ended_at = one.process.true_time(one.lease.deadline)
             if one.orphaned_at < math.inf:
                 ended_at = one.orphaned_at
-            early = ended_at + delay - self._world.time
+            early = ended_at + delay - self.world.time
             if delay and early > 0:
                 self.fail("delay", f"{one.lease.key!r} is acquired {early:.6f} s too early")
 
@@ -148,7 +148,7 @@ class Judge:
         free_since = self._free_since.pop(key, None)
         if free_since is None or free_since <= waited_since or not self._judges_wakeups:
             return
-        took = self._world.time - free_since
+        took = self.world.time - free_since
         if took > _WOKEN_WITHIN_S:
             self.fail("wakeup", f"{key!r} was free for {took:.3f} s while somebody waited")
 
@@ -165,7 +165,7 @@ class Judge:
 
     def _is_over(self, one: _Held) -> bool:
         ends_at = one.process.true_time(one.lease.deadline)
-        return min(ends_at, one.orphaned_at) <= self._world.time
+        return min(ends_at, one.orphaned_at) <= self.world.time
 
     def note_released(self, lease: Lease) -> None:
         """Note that a majority has confirmed a release."""
@@ -174,7 +174,7 @@ class Judge:
         self._released[lease.owner] = lease.key
         # The next holder may be told before this one that the lock is released.
         if lease.token and lease.token >= self.highest(lease.key):
-            self._free_since[lease.key] = self._world.time
+            self._free_since[lease.key] = self.world.time
         self._look_for_revived(lease.owner)
 
     def note_extended(self, lease: Lease, *, was_lost: bool) -> None:
@@ -211,7 +211,7 @@ class Judge:
     def fail(self, kind: str, text: str) -> None:
         """End the run with a violation, unless it has one already."""
         # Not raised: the code that is judged would handle it.
-        self._world.error = self._world.error or Violation(kind, text)
+        self.world.error = self.world.error or Violation(kind, text)
 
     def _note_set(self, key: str, owner: str) -> None:
         if owner in self._released:

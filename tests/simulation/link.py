@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 from typing import Protocol
 
 from .servers import Server
 
 _MOST_CUTS = 3
+_CALL = b"EVALSHA"
 _LINE_ENDS = 0.5
 """Share of cuts between two lines: there a piece looks like a whole reply."""
 
@@ -21,6 +23,40 @@ class End(Protocol):
 
     def begin_idling(self) -> None:
         """Count the connection's idle time from now on."""
+
+
+class Sidecar:
+    """A proxy beside a client that closes all its connections at the moment a request arrives.
+
+    Every other one, from the first on, calls a script; those between may belong to a handshake.
+
+    Args:
+        links: The client's ways to all nodes.
+        most: How often it closes them.
+        is_executed: Whether the server executes the request, and only the reply is lost.
+    """
+
+    def __init__(self, links: Sequence[Link], most: int, *, is_executed: bool) -> None:
+        self._links = links
+        self._left = most
+        self._is_executed = is_executed
+        self._awaited = _CALL
+
+    def closes(self, request: bytes, now: float, *, is_executed: bool) -> bool:
+        """Return whether the connections are closed now, which is done then.
+
+        Args:
+            request: What has arrived.
+            now: Time, seconds.
+            is_executed: Whether the server has executed it.
+        """
+        if not self._left or is_executed != self._is_executed or self._awaited not in request:
+            return False
+        self._left, self._awaited = self._left - 1, b"" if self._awaited else _CALL
+        for link in self._links:
+            link.closed_at.append(now)
+            link.reset(is_heard=True)
+        return True
 
 
 class Link:
@@ -40,13 +76,15 @@ class Link:
         tears_silently: Whether neither side hears of that.
         dead_addresses: How many addresses of the server's name come before the one that answers.
         attempts: Times of all attempts to connect, seconds.
+        sidecar: The proxy that it leads through, while that is about to close connections.
+        closed_at: Times at which that has closed them, seconds.
         is_plain: Whether all of a write arrives at once, and nothing ends in its middle.
     """
 
     __slots__ = (
-        "_cuts", "_random", "attempts", "closes_after", "cutting", "dead_addresses", "in_until",
-        "is_plain", "loses", "out_until", "room", "server", "silent_after", "slowness", "sockets",
-        "tears_in", "tears_out", "tears_silently",
+        "_cuts", "_random", "attempts", "closed_at", "closes_after", "cutting", "dead_addresses",
+        "in_until", "is_plain", "loses", "out_until", "room", "server", "sidecar", "silent_after",
+        "slowness", "sockets", "tears_in", "tears_out", "tears_silently",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +105,8 @@ class Link:
         self.tears_silently = False
         self.dead_addresses = 0
         self.attempts: list[float] = []
+        self.sidecar: Sidecar | None = None
+        self.closed_at: list[float] = []
         self.sockets: list[End] = []
         self.look()
 

@@ -7,18 +7,21 @@ suffer from it. Cut and merged bytes are no fault, nor is the end of connections
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from celery_redlock.redlock.errors import QuorumUnavailable, RedlockError
 from celery_redlock.redlock.events import Event, Lost, NodeDown
+from celery_redlock.redlock.keeper import Keeper
 from celery_redlock.redlock.lease import Lease
 from celery_redlock.redlock.protocol.quorum import majority
+from celery_redlock.redlock.unsettled import ReleaseRequest
 
 from .link import Link
 from .process import Process
 from .schedule import (
     ALL_NODES,
     BLACK_HOLE,
+    CLOSINGS,
     LOSE_CONFIRM,
     NODE_TIMEOUT_S,
     ON_IDLE,
@@ -31,6 +34,8 @@ from .servers import Server, short
 
 _QUICK_S = 0.012
 """In one direction. So a node answers in far less than the node timeout."""
+_SWIFT_S = 0.005
+"""In one direction. So a connection is made within the node timeout."""
 _AFTERMATH_S = 12.0
 """A connection may be silent for 5 s before it is replaced, and the next one be 5 s away."""
 _SHORTEST_TTL_S = 0.2
@@ -54,6 +59,10 @@ _WHILE_IDLE = (*ON_IDLE, BLACK_HOLE, "reset", "half_open")
 _DOWN = ("restart", "forget", "power_loss")
 """Faults of which a client soon knows that it can't connect."""
 _ENDS_CONNECTIONS = ("reset", "closing")
+_MADE_AGAIN, _REPEATED = 1, 3
+"""How often an attempt to acquire, and any other request, is repeated on new connections."""
+_HEALS_S = 0.1
+"""Time after which no grant or extension is on its way any more."""
 """Faults that end connections, and of which the client hears."""
 _LEAST_IDLE_S = {"closing": NODE_TIMEOUT_S + 0.01}
 """A connection that is closed sooner may be closed while the attempt waits for the next node to
@@ -83,6 +92,7 @@ class Promises:
         self._fail = fail
         self._quorum = majority(len(servers))
         self._is_quick = schedule.longest_s <= _QUICK_S
+        self._is_swift = schedule.longest_s <= _SWIFT_S
         # Each channel connects, and the keeper's, and that of the waiters.
         self._most_attempts = 4 * (2 + schedule.clients[number].threads)
         self._faults = [
@@ -115,11 +125,12 @@ class Promises:
         }
         # An attempt that waits for a silent node does not also look for new connections to others.
         has_silent = any(
-            fault.kind not in _DOWN and self._harms(fault, link, began, began - _UNDISTURBED_S)
+            fault.kind not in _DOWN
+            and self._harms(fault, link, began, began - _UNDISTURBED_S, _MADE_AGAIN)
             for link, faults in zip(self._links_of.values(), self._faults, strict=True)
             for fault in faults
         )
-        well = self._well(began, 0.0 if has_silent else began - _UNDISTURBED_S)
+        well = self._well(began, 0.0 if has_silent else began - _UNDISTURBED_S, _MADE_AGAIN)
         if 0 < wait < _TWO_ADDRESSES_S:
             well = [server for server in well if not self._links_of[server].dead_addresses]
         answered = [server.name for server in well if server.name not in failed]
@@ -137,6 +148,36 @@ class Promises:
         deadline = self._process.true_time(lease.deadline)
         if deadline > self._world.time:
             self._judge_holders("extension", lease, began, began, str(error), began - _NOTICED_S)
+
+    def note_not_released(self, began: float, lease: Lease, error: QuorumUnavailable) -> None:
+        """Judge that a release, which began then, was not confirmed."""
+        for node, why in error.errors.items():
+            self._judge_blame(node, why)
+        if not self._is_quick or self._process.last_struck >= began:
+            return
+        well = self._well(began, began - _NOTICED_S, _REPEATED)
+        if len(well) >= self._quorum:
+            names = [server.name for server in well]
+            self._fail(
+                "unreleased",
+                f"{self._process.name} does not release {lease.key[:9]!r} of "
+                f"{short(lease.owner)}, though {names} are well: {error}",
+            )
+
+    def judge_keeper(self, keeper: Keeper) -> None:
+        """Judge the releases that a keeper makes, from now on."""
+        releases = keeper._releases
+        make = releases._make
+
+        def make_judged(requests: Sequence[ReleaseRequest], patience: float) -> Sequence[bool]:
+            began = self._world.time
+            confirmed = make(requests, patience)
+            for request, is_confirmed in zip(requests, confirmed, strict=True):
+                if is_confirmed and not request.keep_ms(self._process.now()):
+                    self._judge_freed(request, began)
+            return confirmed
+
+        releases._make = make_judged
 
     # ---- what is promised
 
@@ -156,11 +197,26 @@ class Promises:
             return
         holding = [
             server.name
-            for server in self._well(since, idle_until)
+            for server in self._well(since, idle_until, _REPEATED)
             if server.held_since(lease.key, lease.owner, lease.token) <= held_by
         ]
         if len(holding) >= self._quorum:
             self._fail(kind, f"{holding} hold {lease.key[:9]!r} of {short(lease.owner)}: {why}")
+
+    def _judge_freed(self, request: ReleaseRequest, began: float) -> None:
+        """Fail if a node that is well has a key that the keeper has released everywhere."""
+        if not self._is_swift or self._process.last_struck >= began - _HEALS_S:
+            return
+        held = [
+            server.name
+            for server in self._well(began, began - _NOTICED_S, _REPEATED)
+            if server.set_at(request.key, request.owner) <= began - _HEALS_S
+        ]
+        if held:
+            self._fail(
+                "kept", f"{held} keep {request.key[:9]!r} of {short(request.owner)}, "
+                f"though the keeper of {self._process.name} has released it",
+            )  # fmt: skip
 
     def _judge_blame(self, node: str, why: str) -> None:
         if any(words in why for words in _VIOLATIONS):
@@ -181,7 +237,7 @@ class Promises:
                 for fault in faults
                 if fault.kind not in _ENDS_CONNECTIONS or _strikes_attempt(fault, link)
             ]
-            is_well = not any(self._harms(one, link, now - _AFTERMATH_S, 0.0) for one in harmful)
+            is_well = not any(self._harms(one, link, now - _AFTERMATH_S) for one in harmful)
             if event.node.partition(":")[0] == server.name and is_well:
                 self._fail(
                     "down", f"{self._process.name} calls {event.node} down, which is well: {event}"
@@ -190,7 +246,7 @@ class Promises:
     def judge_attempts(self) -> None:
         """Judge how often the client has tried to connect to each node."""
         for (server, link), faults in zip(self._links_of.items(), self._faults, strict=True):
-            if any(fault.kind in ON_STREAMS + ON_LINKS for fault in faults):
+            if any(fault.kind in ON_STREAMS + ON_LINKS + CLOSINGS for fault in faults):
                 continue  # a connection that has ended is replaced
             attempts, most = link.attempts, self._most_attempts
             for first, last in zip(attempts, attempts[most:], strict=False):
@@ -202,21 +258,26 @@ class Promises:
                     )
                     return
 
-    def _well(self, since: float, idle_until: float = 0.0) -> list[Server]:
+    def _well(self, since: float, idle_until: float, outlasts: int) -> list[Server]:
         """Return the nodes that were well from then on.
 
         Args:
             since: Time, seconds.
             idle_until: Faults that end idle connections count only if they began after this time,
                 seconds; 0.0: they count.
+            outlasts: How often connections may have been closed in use since then.
         """
         return [
             server
             for (server, link), faults in zip(self._links_of.items(), self._faults, strict=True)
-            if not any(self._harms(fault, link, since, idle_until) for fault in faults)
+            if not any(self._harms(fault, link, since, idle_until, outlasts) for fault in faults)
         ]
 
-    def _harms(self, fault: Fault, link: Link, since: float, idle_until: float) -> bool:
+    def _harms(
+        self, fault: Fault, link: Link, since: float, idle_until: float = 0.0, outlasts: int = 0
+    ) -> bool:
+        if fault.kind in CLOSINGS:
+            return sum(at >= since - _NOTICED_S for at in link.closed_at) > outlasts
         begins_at = 1000.0 + fault.at
         if fault.kind in _WHILE_IDLE and begins_at < idle_until:
             is_early = fault.size < _LEAST_IDLE_S.get(fault.kind, 0.0)
@@ -238,7 +299,7 @@ def _strikes_attempt(fault: Fault, link: Link) -> bool:
 
 
 def _concerns(fault: Fault, node: int, client: int) -> bool:
-    is_of_link = fault.kind in (*ON_LINKS, *ON_STREAMS, LOSE_CONFIRM)
+    is_of_link = fault.kind in (*ON_LINKS, *ON_STREAMS, *CLOSINGS, LOSE_CONFIRM)
     return fault.node in (node, ALL_NODES) and (not is_of_link or fault.client in (-1, client))
 
 

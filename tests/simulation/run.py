@@ -131,7 +131,8 @@ class Run:
         if not client.uses:
             return
         redlock = self.new_lock(process)
-        redlock.release = _judged(self.judge, redlock)  # type: ignore[method-assign]
+        promises = self.promises[self.processes.index(process)]
+        redlock.release = _judged(self.judge, promises, redlock)  # type: ignore[method-assign]
         body = _body(self, process, redlock, client)
         process.main = self.world.start(process, "main", body)
         for number in range(1, client.threads):
@@ -144,7 +145,9 @@ class Run:
             max_ttl=MAX_TTL_S, max_clock_skew=MAX_SKEW_S, restart_guard=self._guard,
             idle_timeout=self.schedule.idle_timeout, clock=process,
         )  # fmt: skip
-        redlock.log = self.promises[self.processes.index(process)].note_event
+        promises = self.promises[self.processes.index(process)]
+        redlock.log = promises.note_event
+        promises.judge_keeper(redlock.keeper)
         self.locks.append((process, redlock))
         return redlock
 
@@ -339,8 +342,10 @@ class _User:
         try:
             self._hold(use, lease)
         finally:
-            if use.how != "leave":
+            if use.how == "interrupted":
                 judge.note_releasing(lease)
+                redlock.keeper.take_over(lease)
+            elif use.how != "leave":
                 # Unconfirmed, it is repeated in the background.
                 with suppress(QuorumUnavailable):
                     redlock.release(lease)
@@ -379,12 +384,17 @@ class _User:
             )
 
 
-def _judged(judge: Judge, redlock: TaskLock) -> Callable[..., None]:
-    """Return `redlock.release`, of which the judge hears."""
+def _judged(judge: Judge, promises: Promises, redlock: TaskLock) -> Callable[..., None]:
+    """Return `redlock.release`, of which the judges hear."""
 
     def release(lease: Lease, **options: object) -> None:
         judge.note_releasing(lease)
-        TaskLock.release(redlock, lease)
+        began = judge.world.time
+        try:
+            TaskLock.release(redlock, lease)
+        except QuorumUnavailable as error:
+            promises.note_not_released(began, lease, error)
+            raise
         judge.note_released(lease)
 
     return release

@@ -37,6 +37,9 @@ ON_IDLE = ("silent", "closing")
 BLACK_HOLE = "black_hole"
 """On a link: the first address of the server's name does not answer."""
 ON_STREAMS = (*TEARS, *ON_IDLE, BLACK_HOLE)
+CLOSINGS = ("close_request", "close_reply")
+"""On all links of a client: a proxy beside it closes all connections, `size` times, just as a
+request arrives, which is lost, or executed without a reply."""
 ON_STATES = STATES
 ALL_NODES = -1
 ON_NODES = ("hang", "restart", "forget", "power_loss")
@@ -57,7 +60,8 @@ class Use:
         hold: How long to hold it, seconds.
         how: "acquire", "extend" (acquire, and extend by hand), "lock" (the keeper renews), "leave"
             (never release it), "reserve" (for `RESERVED_S`, whatever the ttl), "ensure" (extend by
-            hand again and again), or "several" (the keeper renews several at once).
+            hand again and again), "several" (the keeper renews several at once), or "interrupted"
+            (the keeper releases it).
         lock_delay: Its lock delay, seconds; with "acquire", "extend", "leave" and "lock".
     """
 
@@ -96,11 +100,12 @@ class Fault:
     Attributes:
         at: When it begins, seconds.
         lasts: How long it lasts, seconds.
-        kind: One of `ON_LINKS`, `ON_STREAMS`, `ON_NODES` or `ON_STATES`, `LOSE_CONFIRM`,
-            `REPLACED` or `STEP`.
-        node: Which node; `ALL_NODES`: all, if it is one of `ON_STREAMS`.
+        kind: One of `ON_LINKS`, `ON_STREAMS`, `CLOSINGS`, `ON_NODES` or `ON_STATES`,
+            `LOSE_CONFIRM`, `REPLACED` or `STEP`.
+        node: Which node; `ALL_NODES`: all, if it is one of `ON_STREAMS` or `CLOSINGS`.
         client: Of which client's link; -1: of all.
-        size: Seconds of a delay, of idling, or of a clock's step; bytes before a tear.
+        size: Seconds of a delay, of idling, or of a clock's step; bytes before a tear; number of
+            closings.
     """
 
     at: float

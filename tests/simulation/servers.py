@@ -226,10 +226,13 @@ class Server(SimulatedNode):
         Nor has it if the floor is above its token: such a node never extends the lease. Its grant
         may have come late, when others that granted a lower token had decided.
         """
-        lock, floor = lock_keys(PREFIX, key)
-        if self._get(lock) != owner or int(self._get(floor) or 0) > token:
-            return math.inf
-        return self._set_at[lock]
+        floor = lock_keys(PREFIX, key)[1]
+        return math.inf if int(self._get(floor) or 0) > token else self.set_at(key, owner)
+
+    def set_at(self, key: str, owner: str) -> float:
+        """Return when `owner` got the lock that it has here; infinity: it hasn't."""
+        lock = lock_keys(PREFIX, key)[0]
+        return self._set_at[lock] if self._get(lock) == owner else math.inf
 
     def locked(self) -> list[str]:
         """Return the keys of locks that somebody has here."""

@@ -8,12 +8,14 @@ whether it would have answered in time is not certain.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from celery_redlock.redlock.transport import connection_set, redis_py
+from celery_redlock.redlock.release import ReleaseRound
+from celery_redlock.redlock.transport import connection_set, redis_py, repeating
 from celery_redlock.redlock.transport.channel import Channel
 from celery_redlock.redlock.transport.connection import NodeConnection
 from celery_redlock.redlock.transport.connection_set import ConnectionSet
@@ -33,6 +35,10 @@ KNOWN_SEEDS = {
     "what_a_full_node_said_is_lost": 1_000_015,
     "a_refused_login_is_told_whole": 1_000_182,
     "an_end_calls_the_node_down": 1_000_015,
+    "a_closed_request_is_not_repeated": 1_000_232,
+    "a_request_is_repeated_once": 1_000_040,
+    "a_broken_attempt_to_connect_is_final": 1_000_533,
+    "the_keeper_does_not_connect_again": 1_000_335,
 }
 """A schedule that was picked because it finds the bug."""
 FOUND_WITHIN = {
@@ -46,6 +52,10 @@ FOUND_WITHIN = {
     "what_a_full_node_said_is_lost": 2_000,
     "a_refused_login_is_told_whole": 2_000,
     "an_end_calls_the_node_down": 200,
+    "a_closed_request_is_not_repeated": 2_000,
+    "a_request_is_repeated_once": 4_000,
+    "a_broken_attempt_to_connect_is_final": 5_000,
+    "the_keeper_does_not_connect_again": 4_000,
 }
 """As in `bugs`."""
 _ordinary = re.compile(rb":\d\r\n|\$16\r\n\d{16}\r\n").fullmatch
@@ -152,3 +162,29 @@ def _a_refused_login_is_told_whole(patch: pytest.MonkeyPatch) -> None:
 def _an_end_calls_the_node_down(patch: pytest.MonkeyPatch) -> None:
     """The end of any connection is taken for that of its node."""
     patch.setattr(Node, "_ended", lambda self, why, *, blames_node: self.failed(why))
+
+
+@_bug
+def _a_closed_request_is_not_repeated(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(repeating, "_REPEATS", 0)
+
+
+@_bug
+def _a_request_is_repeated_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(repeating, "_REPEATS", 1)
+
+
+@_bug
+def _a_broken_attempt_to_connect_is_final(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ConnectionSet, "_due", lambda *_: [])
+
+
+@_bug
+def _the_keeper_does_not_connect_again(patch: pytest.MonkeyPatch) -> None:
+    """Before its releases, to a node whose connection has just been found dead."""
+    renew, releasing = Channel.renew, ReleaseRound.make_all.__code__
+
+    def renew_unless_releasing(self: Channel) -> bool:
+        return sys._getframe(1).f_code is not releasing and renew(self)
+
+    patch.setattr(Channel, "renew", renew_unless_releasing)

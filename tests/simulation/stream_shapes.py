@@ -10,6 +10,7 @@ from typing import TypeVar
 from .schedule import (
     ALL_NODES,
     BLACK_HOLE,
+    CLOSINGS,
     HORIZON_S,
     IDLE_TIMEOUT_S,
     MAX_TTL_S,
@@ -203,9 +204,50 @@ def _replaced(chance: random.Random, seed: int) -> Schedule:
     return Schedule(seed, _nodes(chance, 3), 0.001, (holder, rival), _in_order(faults))
 
 
+def _closed(chance: random.Random, seed: int) -> Schedule:
+    """Return a schedule of leases on a bare quorum, behind a proxy that closes connections in use.
+
+    In some of them no node is down, and idle connections to one at a time are reset.
+    """
+    pick = chance.choice
+    count = pick((3, 3, 5))
+    is_bare = chance.random() < 0.7
+    hows = pick((("ensure", "extend", "acquire", "lock"), ("interrupted",)))
+    client = Client(
+        _rate(chance), 0.0, 0.0,
+        tuple(
+            Use(chance.uniform(0.0, 0.2), "a", MAX_TTL_S, 2.0, chance.uniform(0.3, 1.0), pick(hows))
+            for _ in range(4)
+        ),
+        (),
+    )  # fmt: skip
+    down = chance.sample(range(count), (count - 1) // 2) if is_bare else []
+    faults = tuple(
+        Fault(0.0, *pick(((_WHOLE, "restart"), (0.02, "restart"), (0.02, "forget"))), node)
+        for node in down
+    )
+    if is_bare:
+        faults += tuple(
+            Fault(
+                round(chance.uniform(0.0, HORIZON_S), 4), 0.5, pick(CLOSINGS), ALL_NODES, 0,
+                pick((1, 1, 2, 3)),
+            )
+            for _ in range(pick((2, 4, 6)))
+        )  # fmt: skip
+    else:
+        faults += tuple(
+            Fault(round(chance.uniform(0.0, HORIZON_S), 4), 0.0, "reset", chance.randrange(count))
+            for _ in range(6)
+        )
+    return Schedule(
+        seed, _nodes(chance, count), pick((0.0005, 0.002)), (client,), _in_order(faults),
+        cutting=pick((0.0, 0.0, 0.0, 0.3)),
+    )  # fmt: skip
+
+
 _SHAPES: tuple[tuple[float, Callable[[random.Random, int], Schedule]], ...] = (
     (0.06, _several), (0.10, _ensured), (0.15, _idle), (0.16, _threads),
-    (0.175, _replaced),
+    (0.175, _replaced), (0.2, _closed),
 )  # fmt: skip
 """What a number between 0 and 1 must be below for each shape; the rest are shapes of `shapes`."""
 

@@ -42,6 +42,10 @@ _FOUND_AS = {
     "what_a_full_node_said_is_lost": "reason",
     "a_refused_login_is_told_whole": "reason",
     "an_end_calls_the_node_down": "down",
+    "a_closed_request_is_not_repeated": "extension",
+    "a_request_is_repeated_once": "unreleased",
+    "a_broken_attempt_to_connect_is_final": "unreleased",
+    "the_keeper_does_not_connect_again": "kept",
 }
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 from redis.exceptions import AuthenticationError
 from redis.exceptions import ConnectionError as ConnectionFailed
 
 from celery_redlock.redlock.errors import QuorumUnavailable
+from celery_redlock.redlock.protocol.scripts import RELEASE, lock_keys
 from celery_redlock.redlock.transport.connection import pack
 
 from .installation import installed
-from .link import Link
+from .link import Link, Sidecar
 from .poller import Poller
 from .process import Process
 from .run import Run
@@ -140,6 +142,33 @@ def test_nobody_hears_of_a_connection_that_vanishes() -> None:
         assert not ends.is_over
 
     ends.run(body)
+
+
+@pytest.mark.parametrize(("is_executed", "calls"), [(False, 1), (True, 2)])
+def test_a_sidecar_closes_all_connections_as_a_script_is_called(
+    is_executed: bool, calls: int
+) -> None:
+    ends = Ends()
+    call = pack(("EVALSHA", RELEASE.sha, 2, *lock_keys("redlock", "a"), "me", 7, 60_000))
+
+    def body(socket: Socket) -> None:
+        other = Socket(ends.process, ends.link)
+        ends.link.sidecar = Sidecar([ends.link], 1, is_executed=is_executed)
+        socket.send(_GET)
+        assert ends.read(socket, 0.1) == b"$-1\r\n"
+        socket.send(call)
+        for end in (socket, other):
+            with pytest.raises(ConnectionResetError):
+                ends.read(end)
+        new = Socket(ends.process, ends.link)
+        ends.reads = []
+        new.send(call)
+        assert ends.read(new) == b":0\r\n"
+
+    release = Mock(wraps=ends.server._release)
+    ends.server._scripts[RELEASE.sha] = release
+    ends.run(body)
+    assert release.call_count == calls
 
 
 @pytest.mark.parametrize(("pause", "answers"), [(0.2, True), (0.4, False)])

@@ -238,8 +238,11 @@ class Socket:
                 self._in_clear = link.after(self._in_clear, link.in_until, world.time)
                 world.at(self._in_clear, self._be_reset)
             return
+        sidecar = link.sidecar
+        if sidecar and sidecar.closes(data, world.time, is_executed=False):
+            return
         made, self._unread = server.replies(self._unread + data, self)
-        if made:
+        if made and not (sidecar and sidecar.closes(data, world.time, is_executed=True)):
             self.push(made)
 
     def is_connected(self) -> bool:

@@ -264,8 +264,10 @@ class Keeper:
         ]
         # One that is called back may stop the renewal of others.
         standing = [lease for lease in self._without_ended(due) if lease in self._kept]
-        ending = [lease for lease in standing if self._is_ending(lease, now)]
-        batch = sorted(set(standing).difference(ending), key=lambda lease: lease.deadline)[:BATCH]
+        ending = dict.fromkeys(lease for lease in standing if self._is_ending(lease, now))
+        # Of one deadline in their order, so that a run can be repeated exactly.
+        going_on = [lease for lease in standing if lease not in ending]
+        batch = sorted(going_on, key=lambda lease: lease.deadline)[:BATCH]
         try:
             if batch:
                 self._extend_batch(batch, self._patience(batch, now))

@@ -99,6 +99,12 @@ def test_ten_thousand_leases_cost_five_rounds_a_period(stage: Stage) -> None:
         assert {lease for _, batch in period for lease in batch} == leases
 
 
+def test_leases_of_one_deadline_are_renewed_in_their_order(stage: Stage) -> None:
+    leases = [stage.keep(f"k{number}") for number in range(100)]
+    stage.tick_for(PERIOD + 1)
+    assert stage.rounds[0][1] == leases
+
+
 def test_leases_acquired_one_by_one_are_renewed_in_few_batches(stage: Stage) -> None:
     chance = random.Random(1)
     for number in range(1000):

@@ -42,14 +42,19 @@ def main() -> int:
     began = time.monotonic()
     whole = Counts()
     controls: list[dict[str, object]] = []
+
+    def note_control(found: dict[str, object]) -> None:
+        controls.append(found)
+        _say(f"control {found}")
+
     # Spawned: each process starts alike.
     with get_context("spawn").Pool(options.processes, logging.disable) as pool:
         fresh = options.seed if options.controls else None
-        # Those that take longest come first.
+        # Those that take longest come first, and the schedules are run beside the last of them.
         sought = sorted(SEEDS, key=lambda bug: -FOUND_WITHIN[bug])
-        for found in pool.imap_unordered(control, [(bug, fresh) for bug in sought]):
-            controls.append(found)
-            _say(f"control {found}")
+        seeking = [
+            pool.apply_async(control, ((bug, fresh),), callback=note_control) for bug in sought
+        ]
         calls = options.schedules // 6 if options.calls is None else options.calls
         slices = slices_of(options.seed, options.schedules - calls, calls)
         waiting = [
@@ -62,6 +67,8 @@ def main() -> int:
                 waiting += [
                     pool.apply_async(campaign, (one,)) for one in itertools.islice(slices, 1)
                 ]
+        for one in seeking:
+            one.get()
     seconds = round(time.monotonic() - began, 1)
     _say(
         f"{whole.schedules} of {options.schedules} schedules from seed {options.seed}, "

@@ -19,7 +19,9 @@ from .tasks.apps import App, installed_apps
 from .tasks.run import TaskRun
 from .tasks.schedule import FIRST_SEED, KINDS_OF_SEEDS, Traffic, smaller_traffic
 
-_COLLECT_EVERY = 100
+_COLLECT_EVERY = 10
+_FREEZE_EVERY = 100
+"""First after `_COLLECT_EVERY` schedules: what is there by then, as the apps are, mostly stays."""
 _SLICE = 500
 FOUND_FROM_KNOWN = 3000
 """Schedules from a seed on that was known to find a bug, before the code around it changed."""
@@ -76,18 +78,14 @@ def campaign(
                     if stops_at_first:
                         break
                 if counts.schedules % _COLLECT_EVERY == 0:
-                    _collect()
+                    gc.collect()
+                if counts.schedules % _FREEZE_EVERY == _COLLECT_EVERY % _FREEZE_EVERY:
+                    gc.freeze()
     finally:
         if counts.schedules >= _COLLECT_EVERY:
             # Else what is garbage by now would stay for good.
             gc.unfreeze()
     return counts
-
-
-def _collect() -> None:
-    """Collect what the schedules before have left; what is still there stays, as the apps do."""
-    gc.collect()
-    gc.freeze()
 
 
 def slices_of(seed: int, locks: int, calls: int) -> Iterator[range]:

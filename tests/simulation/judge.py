@@ -64,7 +64,6 @@ class Judge:
         self._tokens: set[tuple[str, int]] = set()
         self._released: dict[str, str] = {}
         self._acquired_at: dict[str, float] = {}
-        self._is_crowded = False
         for server in servers:
             server.on_set = self._note_set
 
@@ -163,6 +162,12 @@ class Judge:
             if one.lease is not lease or one.process.is_dead or self._is_over(one)
         ]
 
+    def _is_valid(self, one: _Held) -> bool:
+        # The most frequent question of all: most are over by their deadlines.
+        now, lease = self.world.time, one.lease
+        ends_at = lease.deadline / one.process.rate
+        return ends_at > now and one.orphaned_at > now and not lease.backing.is_lost
+
     def _is_over(self, one: _Held) -> bool:
         ends_at = one.process.true_time(one.lease.deadline)
         return min(ends_at, one.orphaned_at) <= self.world.time
@@ -187,14 +192,12 @@ class Judge:
         """Judge which leases are valid now."""
         if not self._judges_exclusion:
             return
-        self._is_crowded = False
+        is_crowded = False
         for key, held in self._held.items():
             if len(held) < 2:
                 continue
-            self._is_crowded = True
-            valid = [
-                one for one in held if not one.lease.backing.is_lost and not self._is_over(one)
-            ]
+            is_crowded = True
+            valid = [one for one in held if self._is_valid(one)]
             if len(valid) > 1:
                 names = ", ".join(
                     f"{one.process.name} ({short(one.lease.owner)}, until "
@@ -202,11 +205,8 @@ class Judge:
                     for one in valid
                 )
                 self.fail("exclusion", f"{key!r} is held by {names}")
-
-    def after_switch(self) -> None:
-        """Judge, if there is anything to judge."""
-        if self._is_crowded:
-            self.look()
+        # Where no key has several, none can become valid beside another.
+        self.world.after_switch = self.look if is_crowded else None
 
     def fail(self, kind: str, text: str) -> None:
         """End the run with a violation, unless it has one already."""

@@ -62,6 +62,7 @@ class Process:
         strikes: What strikes it, in order of steps.
 
     Attributes:
+        rate: As given.
         main: The thread that an interrupt strikes.
         is_dead: Whether it has crashed.
         died_at: When, seconds.
@@ -85,7 +86,7 @@ class Process:
         self.ends: dict[int, End] = {}
         self.struck: list[str] = []
         self.last_struck = 0.0
-        self._rate = rate
+        self.rate = rate
         self._wall_ahead = wall_ahead
         self._wall_tick = wall_tick
         self._strikes = strikes[::-1]
@@ -101,7 +102,7 @@ class Process:
         self._steps += 1
         if self._steps >= self._next:
             self._be_struck()
-        return self.world.time * self._rate
+        return self.world.time * self.rate
 
     def wall_us(self) -> int:
         """Return what its wall clock shows, µs."""
@@ -114,17 +115,17 @@ class Process:
     def sleep(self, seconds: float) -> None:
         """Let time pass, by its clock."""
         self.step()
-        self.world.wait(self.world.time + max(0.0, seconds) / self._rate)
+        self.world.wait(self.world.time + max(0.0, seconds) / self.rate)
         self.step()
 
     def true_time(self, by_clock: float) -> float:
         """Return when its clock shows this."""
-        return by_clock / self._rate
+        return by_clock / self.rate
 
     def until(self, seconds: float) -> float:
         """Return when its clock has counted so many seconds more."""
         # As a poll: it never ends before its time.
-        return self.world.time + seconds / self._rate + 1e-6
+        return self.world.time + seconds / self.rate + 1e-6
 
     # ---- what strikes it
 

@@ -89,7 +89,6 @@ class Run:
             world, self.servers, judges_exclusion=not schedule.has_steps,
             judges_wakeups=schedule.is_calm,
         )  # fmt: skip
-        world.after_switch = self.judge.after_switch
         self.links: list[list[Link]] = []
         self.processes: list[Process] = []
         self.locks: list[tuple[Process, TaskLock]] = []

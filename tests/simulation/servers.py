@@ -71,6 +71,7 @@ class Server(SimulatedNode):
 
     Attributes:
         is_up: Whether it runs.
+        does_work: Whether it runs, and does not hang.
         generation: How often it was started.
         forgot_at: When it last lost its keys, seconds.
         state: One of `STATES`; "": it is in order.
@@ -81,7 +82,7 @@ class Server(SimulatedNode):
         super().__init__(self._time)
         self.world = world
         self.name = name
-        self.is_up = True
+        self.is_up = self.does_work = True
         self.generation = 0
         self.forgot_at = -math.inf
         self.state = ""
@@ -104,14 +105,14 @@ class Server(SimulatedNode):
 
     def stop(self) -> None:
         """Be killed: what is in its sockets is lost."""
-        self.is_up = False
+        self.is_up = self.does_work = False
         self.generation += 1
         self._backlog = None
         self._subscribed.clear()
 
     def start(self, *, forgets: bool) -> None:
         """Be started again, with what is on disk."""
-        self.is_up = True
+        self.is_up, self.does_work = True, self._backlog is None
         self.generation += 1
         self._started_at = self._time()
         if forgets:
@@ -125,11 +126,12 @@ class Server(SimulatedNode):
     def hang(self) -> None:
         """Do nothing; what arrives waits."""
         if self._backlog is None:
-            self._backlog = []
+            self._backlog, self.does_work = [], False
 
     def go_on(self) -> None:
         """Do what has been waiting."""
         backlog, self._backlog = self._backlog or [], None
+        self.does_work = self.is_up
         for do, argument in backlog:
             do(argument)
 
@@ -138,11 +140,10 @@ class Server(SimulatedNode):
         self.stepped -= seconds
 
     def waits(self, do: Callable[[Any], None], argument: Any) -> bool:
-        """Return whether it hangs; then what has arrived is done when it goes on."""
-        if self._backlog is None:
-            return False
-        self._backlog.append((do, argument))
-        return True
+        """Return whether it does nothing; what arrives while it hangs is done when it goes on."""
+        if self._backlog is not None:
+            self._backlog.append((do, argument))
+        return not self.does_work
 
     # ---- commands
 

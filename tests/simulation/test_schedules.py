@@ -38,6 +38,7 @@ def test_a_campaign_leaves_nothing_that_is_never_collected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(campaigns, "_COLLECT_EVERY", 1)
+    monkeypatch.setattr(campaigns, "_FREEZE_EVERY", 1)
     campaign(range(2))
     left = gc.get_freeze_count()
     gc.freeze()  # as it was for the tests after this one

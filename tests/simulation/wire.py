@@ -168,7 +168,7 @@ class Socket:
 
     def _arrive_in_part(self, data: bytes) -> None:
         server = self.server
-        if server.waits(self._arrive_in_part, data) or not server.is_up:
+        if not server.does_work and server.waits(self._arrive_in_part, data):
             return
         self._under_way -= len(data)
         # As the kernel does: a socket is writable when a third of its room is free.
@@ -231,7 +231,7 @@ class Socket:
 
     def _arrive(self, data: bytes) -> None:
         server, world, link = self.server, self.world, self.link
-        if server.waits(self._arrive, data) or not server.is_up:
+        if not server.does_work and server.waits(self._arrive, data):
             return  # the machine does not answer
         if self.is_gone or server.generation != self.server_generation:
             if not self.is_silent:

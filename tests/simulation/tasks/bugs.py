@@ -41,7 +41,7 @@ KNOWN_SEEDS = {
     "dropped_without_a_quorum": 1_000_070_085,
     "coalesced_into_the_run_before": 1_000_070_019,
     "lock_is_not_released": 1_000_070_000,
-    "slot_outlives_its_delivery": 1_000_052_175,
+    "slot_outlives_its_delivery": 1_000_054_523,
     "rest_of_a_slot_is_a_copy": 1_000_050_357,
     "slot_is_held_during_the_run": 2_000_000_011,
     "retry_of_a_run_once_more_has_run": 1_000_013_489,
@@ -57,7 +57,7 @@ KNOWN_SEEDS = {
     "reservation_outlives_its_publication": 2_000_000_035,
     "dropped_without_its_reservation": 2_000_000_080,
     "reservation_is_not_taken_over": 2_000_000_003,
-    "delay_of_an_orphan_begins_anew": 3_000_021_178,
+    "delay_of_an_orphan_begins_anew": 3_000_021_355,
     "lost_lock_is_handed_over": 2_000_022_775,
     "left_release_begins_a_delay": 3_000_020_326,
 }

@@ -70,7 +70,6 @@ class ConnectionSet:
         # In C: an interrupt inside an Event's or a Condition's wait raises RuntimeError instead.
         self._arrivals: _Arrivals = queue.SimpleQueue()
         self._connecting: set[int] = set()
-        self._is_new = True
 
     def connected(self) -> list[int]:
         """Return the nodes that have a connection."""
@@ -108,10 +107,9 @@ class ConnectionSet:
             for_all: Whether to wait for the rest as well, up to the node timeout.
             needs_votes: Whether a node inside its restart guard is none of a quorum.
         """
-        # Who has lost a quorum starts anew, with all nodes if possible.
-        self._is_new = self._is_new or for_all or self._is_short(now, needs_votes=needs_votes)
         self._start_due(now, is_short=for_all or self._is_short(now))
-        if self._is_new:
+        # Who has no quorum starts with all nodes if possible.
+        if for_all or self._is_short(now, needs_votes=needs_votes):
             # Whoever wants all may have just given connections up, which is no attempt to connect.
             given_up = self._given_up(now) if for_all else {}
             if given_up:
@@ -161,7 +159,6 @@ class ConnectionSet:
                 self.adopt(left)
             else:
                 self._clock.sleep(left)
-        self._is_new = False
 
     def _guarded(self, now: float) -> list[NodeConnection]:
         return [one for one in self.by_node if one and one.votes_from > now]
@@ -211,7 +208,6 @@ class ConnectionSet:
 
     def connect_all(self) -> None:
         """Wait until every node has been tried."""
-        self._is_new = True
         self.adopt()
         for index in range(len(self._nodes)):
             if self._is_idle(index):
@@ -219,7 +215,6 @@ class ConnectionSet:
         deadline = self._clock.now() + self.patience
         while self._connecting and (left := deadline - self._clock.now()) > 0:
             self.adopt(left)
-        self._is_new = False
 
     def try_spares(self, began: float, *, needs_votes: bool) -> bool:
         """Try spares for connections that have not answered in time, if a quorum needs them.

@@ -393,9 +393,22 @@ def test_who_loses_all_connections_at_once_waits_for_new_ones(stage: Stage) -> N
     assert len(stage.set.connected()) >= 2
 
 
+@pytest.mark.parametrize(
+    ("node_timeout", "patience", "for_all", "waited"),
+    [
+        (0.05, 24.0, True, 0.5), (2.0, 24.0, True, 2.0), (0.05, 0.2, True, 0.2),
+        (0.05, 24.0, False, 0.001),
+    ],
+)  # fmt: skip
 def test_a_server_that_hangs_is_waited_for_but_briefly(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage,
+    monkeypatch: pytest.MonkeyPatch,
+    node_timeout: float,
+    patience: float,
+    for_all: bool,
+    waited: float,
 ) -> None:
+    stage.set._node_timeout = node_timeout
     assert stage.reconnect() == [0, 1, 2]
     for connection in stage.set.by_node[:2]:
         assert connection
@@ -406,9 +419,27 @@ def test_a_server_that_hangs_is_waited_for_but_briefly(
     stage.set.drop_stale(stage.clock.now())
     stage.waiting = []  # so do attempts to connect
     monkeypatch.setattr(stage.set, "adopt", lambda patience=0.0: stage.clock.move(patience))
-    stage.set.reconnect(began, 24.0, for_all=True)
-    assert len(stage.waiting) == 2
-    assert stage.clock.now() - began == pytest.approx(0.5)
+    stage.set.reconnect(began, patience, for_all=for_all)
+    assert len(stage.waiting) == 2 * for_all, "else only later callers try again"
+    assert stage.clock.now() - began == pytest.approx(waited)
+
+
+@pytest.mark.parametrize(
+    ("guarded", "asked_ago", "owes", "stay"),
+    [(2, 5.0, False, 1), (2, 4.9, False, 3), (2, 5.0, True, 3), (1, 5.0, False, 3)],
+)
+def test_guarded_nodes_are_asked_again_while_no_quorum_votes(
+    stage: Stage, guarded: int, asked_ago: float, owes: bool, stay: int
+) -> None:
+    assert stage.reconnect() == [0, 1, 2]
+    now = stage.clock.now()
+    for connection in stage.set.by_node[:guarded]:
+        assert connection
+        connection.identified_at, connection.votes_from = now - asked_ago, now + 60.0
+        connection.sent += owes
+        connection.owed_since = now
+    stage.set.drop_stale(now)
+    assert len(stage.set.connected()) == stay
 
 
 @pytest.mark.parametrize("guarded_until", [0.0, math.inf])

@@ -55,7 +55,7 @@ class Node:
         retry_short_at: The same for channels that lack a quorum. All threads share it: one attempt
             for each pause of the back-off.
         attempt_began_at: Time at which the last attempt began, seconds on the clock.
-        tried_at: Time at which the last attempt ended, seconds on the clock.
+        tried_at: Time of the last failure, seconds on the clock.
         spares: When to try spares for connections that do not answer.
         run_id: Run id of its server, as last seen.
         run_ids: Run ids of the last servers that were accepted, the newest last.
@@ -86,7 +86,7 @@ class Node:
         self.error: str | None = None
         self.misconfigured: ConfigurationError | None = None
         self.peers: tuple[Node, ...] = ()
-        self.retry_at = self.retry_short_at = 0.0
+        self.retry_at, self.retry_short_at = self._pauses = _NO_PAUSE
         self.attempt_began_at = self.tried_at = -math.inf
         self.spares = Spares(clock)
         self._connector = redis_py.Connector(url, self.name, connect_timeout)
@@ -96,7 +96,6 @@ class Node:
         self._handshake = Handshake(self.name, clock, self._connector.timeout, note)
         self._guard = RestartGuard(self.name, clock, guard_s, admitted_s)
         self._failures = 0
-        self._pauses = _NO_PAUSE
         self._refused_at = self._blamed_at = -math.inf
         self._announced: str | None = None
         self._is_unfit, self._was_accepted = False, self.name in _inherited
@@ -146,7 +145,6 @@ class Node:
         if self.clock.now() - self._blamed_at > _REFUSAL_S:
             self._failures = 0
         self.forget_attempts()
-        self.tried_at = self.clock.now()
         if self.error is not None or self._announced != self.run_id:
             self.error, self._announced = None, self.run_id
             self.observe(NodeUp(self.name, max(0.0, connection.votes_from - self.clock.now())))

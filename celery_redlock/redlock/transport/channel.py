@@ -15,7 +15,7 @@ from celery_redlock.redlock.protocol.quorum import majority
 from celery_redlock.redlock.protocol.replies import Failed, says_refused, says_replica
 from celery_redlock.redlock.protocol.scripts import Argument
 
-from .connection import ErrorReply, NodeConnection, is_error, pack
+from .connection import ErrorReply, NodeConnection, pack
 from .connection_set import GIVE_UP_S, ConnectionSet
 from .in_flight import NOT_ASKED, InFlightRound, Replies, Reply
 from .lingering import close_lingering
@@ -168,16 +168,17 @@ class Channel:
     ) -> None:  # fmt: skip
         """Handle error replies: reload the scripts, drop a replica, report a refusal."""
         for number, raw in enumerate(raws, first):
-            if is_error(raw, "NOSCRIPT"):
+            if not isinstance(raw, ErrorReply):
+                continue
+            said = str(raw)[:_LONGEST_ERROR]
+            if said.startswith("NOSCRIPT"):
                 connection.reload_scripts(number, now)
                 if in_flight:
                     in_flight.repeat(index, number, connection, now)
-            elif isinstance(raw, ErrorReply):
-                said = str(raw)[:_LONGEST_ERROR]
-                if says_replica(said):
-                    connection.fail("it became a replica", blames_node=True)
-                elif says_refused(said):
-                    self.nodes[index].refuses(said)
+            elif says_replica(said):
+                connection.fail("it became a replica", blames_node=True)
+            elif says_refused(said):
+                self.nodes[index].refuses(said)
 
     # ---- who can be asked
 
@@ -250,8 +251,6 @@ class Channel:
             return Failed(self._unconnected)
         if connection is None:
             return Failed(self.nodes[index].error or "not connected yet")
-        if connection.closed:
-            return Failed(connection.closed)
         if connection.votes_from > now:
             return Failed(why_guarded(connection.votes_from - now), is_guarded=True)
         return Failed("skipped: it owes replies")

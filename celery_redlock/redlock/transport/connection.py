@@ -61,11 +61,6 @@ def pack(command: tuple[Argument, ...]) -> bytes:
     return _pack(tuple([one if type(one) is bytes else str(one).encode() for one in command]))
 
 
-def is_error(raw: object, prefix: str) -> bool:
-    """Return whether a raw reply is an error that starts with `prefix`."""
-    return isinstance(raw, ErrorReply) and str(raw).startswith(prefix)
-
-
 def _from_open_header(data: bytes) -> bytes:
     """Return replies from the first header on that is huge, or whose value is not complete.
 

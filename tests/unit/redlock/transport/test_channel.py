@@ -22,6 +22,7 @@ import pytest
 from celery_redlock.redlock.events import Event, NodeRefuses
 from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.threads import dispatch
+from celery_redlock.redlock.transport import channel as channel_module
 from celery_redlock.redlock.transport import connection_set, lingering
 from celery_redlock.redlock.transport.channel import Channel
 from celery_redlock.redlock.transport.connection import NodeConnection
@@ -31,7 +32,7 @@ from celery_redlock.redlock.transport.node import Node
 from celery_redlock.redlock.transport.pool import Pool
 from celery_redlock.redlock.transport.spares import Spares
 from tests.support.eventually import eventually
-from tests.support.fakes.fake_clock import LeapingClock, StandingClock
+from tests.support.fakes.fake_clock import FakeClock, LeapingClock, StandingClock
 from tests.support.faults.strikes import Struck, strikes
 
 NOSCRIPT = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
@@ -299,6 +300,21 @@ def test_a_round_with_a_time_of_its_own_ends_with_it(stage: Stage) -> None:
     assert replies == [0, Failed("timed out after 0 ms"), Failed("timed out after 0 ms")]
 
 
+def test_the_last_look_at_the_sockets_takes_no_time(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def wait(seconds: float) -> Sequence[int]:
+        waits.append(seconds)
+        stage.clock.leap(seconds)
+        return ()
+
+    monkeypatch.setattr(stage.channel._connections.poller, "wait", wait)
+    stage.ask(timeout=8.0)
+    assert waits == [8.0, 0.0]
+
+
 # ---- scripts that were forgotten
 
 
@@ -417,6 +433,7 @@ OOM = "OOM command not allowed when used memory > 'maxmemory'."
         "NOPERM No permissions to access a key",
         "ERR The user executing the script can't run this command or subcommand script: 49",
         "ERR ACL failure in script: User l has no permissions to run the 'set' command",
+        OOM.ljust(1000, "!"),
     ],
 )
 def test_who_refuses_to_write_is_told_of_once(stage: Stage, error: str) -> None:
@@ -425,7 +442,7 @@ def test_who_refuses_to_write_is_told_of_once(stage: Stage, error: str) -> None:
         for number in (1, 2):
             stage.peers[number].says(b":1\r\n")
         stage.ask()
-    assert stage.seen == [NodeRefuses(stage.peers[0].name, error)]
+    assert stage.seen == [NodeRefuses(stage.peers[0].name, error[:200])]
     assert stage.channel.everyone() == [0, 1, 2]
 
 
@@ -649,6 +666,8 @@ STREAMS = {
     "replies": itertools.repeat((b":1234\r\n" * SIZE)[:SIZE]),
     "pushes": itertools.repeat((b">1\r\n:1\r\n" * SIZE)[:SIZE]),
     "one bulk": itertools.chain([b"$1000000000\r\n".ljust(SIZE)], itertools.repeat(b" " * SIZE)),
+    "nonsense": itertools.repeat(b"x" * SIZE),
+    "too many parts": itertools.repeat((b"*1000000\r\n" * SIZE)[:SIZE]),
     "one line": itertools.chain([b"+".ljust(SIZE)], itertools.repeat(b" " * SIZE)),
 }
 
@@ -659,6 +678,7 @@ def test_what_streams_is_read_for_a_bounded_time(name: str) -> None:
     connection = NodeConnection(
         Connection(cast(socket.socket, source)), 0.0, on_end=lambda *_, **__: None
     )
+    connection.sent = connection.received = 1 << 40
     connection.receive(0.0)
     read = source.read
     for _ in range(1000):
@@ -799,7 +819,9 @@ def test_every_reply_renews_the_time_for_the_next_one(stage: Stage) -> None:
     stage.peers[2].says(b":1\r\n")
     connection.receive(stage.clock.now())
     stage.clock.leap(0.9)
+    stage.peers[2].says(b":1")
     assert stage.channel.voters() == [0, 1, 2], "it answers, one after the other"
+    connection.receive(stage.clock.now())
     stage.clock.leap(0.2)
     assert stage.channel.voters() == [0, 1]
 
@@ -1155,6 +1177,27 @@ def test_when_a_spare_is_tried_again(
 
 
 # ---- making connections
+
+
+@pytest.mark.parametrize(
+    ("now", "used_at", "is_looked_after"),
+    [(0.099, 0.0, False), (0.1, 0.0, True), (0.99, 0.99, False), (1.0, 1.0, True)],
+)
+def test_a_channel_is_looked_after_if_it_was_not_used_just_now(
+    stage: Stage,
+    monkeypatch: pytest.MonkeyPatch,
+    now: float,
+    used_at: float,
+    is_looked_after: bool,
+) -> None:
+    looks: list[float] = []
+    monkeypatch.setattr(channel_module, "close_lingering", lambda: looks.append(now))
+    channel = stage.channel
+    channel._clock, channel._used_at, channel._looked_at = FakeClock(now), used_at, 0.0
+    channel.prepare()
+    channel._used_at = now
+    channel.prepare()
+    assert len(looks) == is_looked_after
 
 
 def test_a_caller_waits_for_connections_within_its_time_only(stage: Stage) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator
+from typing import Any, cast
 
 import hiredis
 import pytest
@@ -147,3 +150,91 @@ def test_a_node_is_blamed_that_reads_nothing_any_more(wire: Wire) -> None:
     assert not wire.connection.send(b"x" * (4 << 20), 1, 0.0)
     assert not wire.connection.send(b"x", 1, 0.0)
     assert wire.told == [("it reads nothing any more", True)]
+
+
+# ---- what a socket takes and brings
+
+
+class Played:
+    """A connection, and the socket that plays its part.
+
+    Args:
+        parts: Numbers of bytes that it takes, bytes that it brings, or errors that it raises; then
+            it is not ready.
+
+    Attributes:
+        taken: Bytes that it has taken.
+        told: Reasons for the end of the connection, with whether the node is to blame.
+    """
+
+    def __init__(self, *parts: int | bytes | Exception) -> None:
+        self._sock, self._parts = self, deque(parts)
+        self.taken = b""
+        self.told: list[tuple[str, bool]] = []
+        self.connection = NodeConnection(
+            self, 0.0, lambda why, *, blames_node: self.told.append((why, blames_node))
+        )
+
+    def send(self, data: bytes) -> int:
+        count = min(len(data), self.recv(0))
+        self.taken += data[:count]
+        return count
+
+    def recv(self, _: int) -> Any:
+        part = self._parts.popleft() if self._parts else BlockingIOError()
+        if isinstance(part, Exception):
+            raise part
+        return part
+
+    def settimeout(self, seconds: float) -> None:
+        assert seconds == 0
+
+    def fileno(self) -> int:
+        return 7
+
+    def disconnect(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("first", [3, 2, BlockingIOError()])
+def test_bytes_that_a_socket_does_not_take_follow_later(first: int | Exception) -> None:
+    played = Played(first, 1, 1, 1)
+    assert played.connection.send(b"abc", 1, 0.0) == (first == 3)
+    assert played.connection.is_blocked == (first != 3)
+    played.connection.flush()
+    assert played.taken == b"abc"
+    assert not played.connection.is_blocked
+
+
+@pytest.mark.parametrize("before", [(), (2,), (2, BlockingIOError())])
+def test_an_error_in_writing_ends_the_connection(before: tuple[int | Exception, ...]) -> None:
+    played = Played(*before, OSError("broken"))
+    for _ in range(1 + len(before)):
+        assert not played.connection.send(b"abc", 1, 0.0)
+    assert played.told == [("broken", False)]
+
+
+def test_an_error_in_reading_ends_the_connection() -> None:
+    played = Played(b":1\r\n", OSError("reset"))
+    played.connection.sent = 2
+    assert played.connection.receive(0.0) == [1]
+    assert played.connection.receive(0.0) == []
+    assert played.told == [("reset", False)]
+
+
+def test_long_replies_are_read_at_once_and_each_has_its_limit() -> None:
+    reply = b"$600000\r\n%b\r\n" % (b"x" * 600_000)
+    stream = 2 * reply
+    pieces = [stream[at : at + (1 << 16)] for at in range(0, len(stream), 1 << 16)]
+    played = Played(*pieces)
+    played.connection.sent = 2
+    assert [len(raw) for raw in cast(Any, played.connection.receive(0.0))] == [600_000] * 2
+    assert played.told == []
+
+
+def test_tls_records_are_read_until_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Poll does not see those that are in memory."""
+    monkeypatch.setattr(ssl, "SSLSocket", Played)
+    played = Played(b":1\r\n", b":2\r\n", ssl.SSLWantReadError())
+    played.connection.sent = 2
+    assert played.connection.receive(0.0) == [1, 2]

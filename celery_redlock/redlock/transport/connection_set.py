@@ -264,7 +264,7 @@ class ConnectionSet:
                 self._nodes[index].failed(f"no thread can be started to connect: {error}")
 
     def _connect(self, index: int, arrivals: _Arrivals, *, is_spare: bool) -> None:
-        connection, began = None, -math.inf
+        connection, began = None, 0.0
         try:
             began = self._clock.now()  # a user's, which may raise
             connection = self._nodes[index].connect(is_spare=is_spare)
@@ -283,8 +283,8 @@ class ConnectionSet:
             if arrivals is not self._arrivals:  # closed meanwhile: nobody adopts it
                 _disconnect(_taken_from(arrivals))
             if is_spare:
-                is_quick = self._clock.now() - began <= self._node_timeout
                 is_made = connection is not None
+                is_quick = is_made and self._clock.now() - began <= self._node_timeout
                 self._nodes[index].spares.ends(is_made=is_made, is_quick=is_quick)
 
     def adopt(self, patience: float = 0.0) -> None:

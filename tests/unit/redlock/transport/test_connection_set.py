@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import queue
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -162,6 +163,8 @@ def test_a_caller_without_a_quorum_waits_for_the_next_attempt(stage: Stage) -> N
         peer.raises = None
     assert stage.reconnect() == [], "without patience it has no news"
     began = stage.clock.now()
+    assert stage.reconnect(patience=0.01) == []
+    assert stage.clock.now() - began == pytest.approx(0.01)
     assert len(stage.reconnect(patience=3.0)) >= 2
     assert stage.clock.now() - began <= 0.1
 
@@ -514,10 +517,55 @@ def test_a_wait_for_votes_ends_with_a_guard_that_brings_the_quorum(
 
 def test_an_introduction_tries_nodes_despite_back_off(stage: Stage) -> None:
     stage.peers[0].raises = ConnectionError()
-    stage.reconnect()
+    stage.set.reconnect(stage.clock.now(), 0.0)
     stage.peers[0].raises = None
     stage.set.connect_all()
     assert stage.set.connected() == [0, 1, 2]
+    assert stage.attempts() == [2, 1, 1]
+
+
+def test_an_introduction_waits_for_several_addresses(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.waiting, began = [], stage.clock.now()
+    monkeypatch.setattr(stage.set, "adopt", lambda patience=0.0: stage.clock.move(patience))
+    stage.set.connect_all()
+    assert stage.clock.now() - began == stage.set.patience == 3.0
+
+
+@pytest.mark.parametrize(("patience", "waited"), [(3.0, 0.05), (0.01, 0.01)])
+def test_with_a_quorum_the_rest_is_waited_for_briefly(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, patience: float, waited: float
+) -> None:
+    stage.waiting = []
+    stage.set.reconnect(stage.clock.now(), 0.0)
+    for connect in stage.waiting[:2]:
+        connect()
+
+    def adopt(patience: float = 0.0) -> None:
+        before = stage.set.adopted
+        ConnectionSet.adopt(stage.set)
+        stage.clock.move(patience if stage.set.adopted == before else 0.0)
+
+    monkeypatch.setattr(stage.set, "adopt", adopt)
+    began = stage.clock.now()
+    stage.set.reconnect(began, patience)
+    assert stage.set.connected() == [0, 1]
+    assert stage.clock.now() - began == pytest.approx(waited)
+
+
+def test_only_the_first_arrival_is_waited_for(stage: Stage) -> None:
+    asked: list[tuple[bool, float | None]] = []
+
+    class Arrivals(queue.SimpleQueue[Any]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            asked.append((block, timeout))
+            return super().get(block=False)
+
+    stage.set._arrivals = Arrivals()
+    stage.set._arrivals.put((0, None))
+    stage.set.adopt(0.5)
+    assert asked == [(True, 0.5), (False, None)]
 
 
 def test_an_unexpected_failure_to_connect_is_logged_and_waits(
@@ -554,6 +602,13 @@ def test_without_a_thread_to_connect_other_connections_stay(
     stage.clock.move(60.0)
     assert stage.reconnect() == [1, 2]
     assert stage.peers[0].error == "no thread can be started to connect: can't start new thread"
+    for connection in filter(None, stage.set.by_node):
+        connection.sent += 1
+    for _ in range(2):
+        assert not stage.set.try_spares(stage.clock.now(), needs_votes=True), "nor for a spare"
+        assert [peer.error for peer in stage.peers[1:]] == [None, None]
+    for connection in filter(None, stage.set.by_node):
+        connection.received += 1
     monkeypatch.setattr(dispatch, "start_beside", stage.start)
     stage.clock.move(60.0)
     assert stage.reconnect() == [0, 1, 2]

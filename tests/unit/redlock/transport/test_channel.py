@@ -805,9 +805,30 @@ def test_a_guarded_suspect_is_not_extended_on(stage: Stage) -> None:
     stage.channel._node_timeout = 1.0
     connection_to(stage, 2).votes_from = stage.clock.now() + 60.0
     assert stage.channel.holders() == [0, 1, 2]
+    assert stage.channel.votes_in(2) == pytest.approx(60.0, abs=5.0)
     connection_to(stage, 2).send(b"", 1, stage.clock.now())
     stage.clock.leap(2.0)
     assert stage.channel.holders() == [0, 1]
+
+
+def test_who_votes_or_is_not_connected_is_not_waited_for(stage: Stage) -> None:
+    stage.channel._connections.drop(1)
+    assert (stage.channel.votes_in(0), stage.channel.votes_in(1)) == (0.0, 0.0)
+
+
+def test_replies_are_pending_until_they_come_or_cannot_come(stage: Stage) -> None:
+    assert stage.channel.pending_replies() is None
+    stage.ask(needed=0)
+    is_pending = stage.channel.pending_replies()
+    assert is_pending
+    stage.ask(needed=0)
+    for number in (0, 1):
+        assert is_pending()
+        stage.peers[number].says(b":1\r\n")
+        connection_to(stage, number).receive(0.0)
+    assert is_pending()
+    connection_to(stage, 2).fail("the server closed the connection")
+    assert not is_pending()
 
 
 def test_every_reply_renews_the_time_for_the_next_one(stage: Stage) -> None:

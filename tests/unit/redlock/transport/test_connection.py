@@ -176,7 +176,7 @@ class Played:
         )
 
     def send(self, data: bytes) -> int:
-        count = min(len(data), self.recv(0))
+        count: int = min(len(data), self.recv(0))
         self.taken += data[:count]
         return count
 

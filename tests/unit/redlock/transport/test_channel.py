@@ -311,8 +311,9 @@ def test_the_last_look_at_the_sockets_takes_no_time(
         return ()
 
     monkeypatch.setattr(stage.channel._connections.poller, "wait", wait)
-    stage.ask(timeout=8.0)
+    assert stage.ask(timeout=8.0) == [Failed("timed out after 8000 ms")] * 3
     assert waits == [8.0, 0.0]
+    assert not stage.channel.is_unused(8.0)
 
 
 # ---- scripts that were forgotten
@@ -461,8 +462,9 @@ def test_a_write_that_fails_ends_the_connection_for_good(stage: Stage) -> None:
     stage.peers[0].end.close()
     stage.peers[1].says(b":1\r\n")
     stage.peers[2].says(b":1\r\n")
-    stage.ask()
+    replies = stage.ask()
     assert connection.closed
+    assert replies == [Failed(connection.closed), 1, 1]
     assert stage.channel._connections.by_node[0] is None
     assert connection.fd not in stage.channel._connections.index_of
 
@@ -805,15 +807,20 @@ def test_a_guarded_suspect_is_not_extended_on(stage: Stage) -> None:
     stage.channel._node_timeout = 1.0
     connection_to(stage, 2).votes_from = stage.clock.now() + 60.0
     assert stage.channel.holders() == [0, 1, 2]
-    assert stage.channel.votes_in(2) == pytest.approx(60.0, abs=5.0)
     connection_to(stage, 2).send(b"", 1, stage.clock.now())
     stage.clock.leap(2.0)
     assert stage.channel.holders() == [0, 1]
+    stage.channel._clock = clock = StandingClock()
+    connection_to(stage, 2).votes_from = clock.now() + 60.0
+    assert stage.channel.votes_in(2) == pytest.approx(60.0)
+    guarded = Failed("restarted or replaced lately, votes in 60.0 s", is_guarded=True)
+    assert stage.ask(needed=1, among=(0, 1)) == [None, None, guarded]
 
 
 def test_who_votes_or_is_not_connected_is_not_waited_for(stage: Stage) -> None:
     stage.channel._connections.drop(1)
     assert (stage.channel.votes_in(0), stage.channel.votes_in(1)) == (0.0, 0.0)
+    assert stage.ask(needed=1) == [None, Failed("not connected yet"), None]
 
 
 def test_replies_are_pending_until_they_come_or_cannot_come(stage: Stage) -> None:
@@ -1212,13 +1219,41 @@ def test_a_channel_is_looked_after_if_it_was_not_used_just_now(
     is_looked_after: bool,
 ) -> None:
     looks: list[float] = []
-    monkeypatch.setattr(channel_module, "close_lingering", lambda: looks.append(now))
     channel = stage.channel
+    monkeypatch.setattr(channel_module, "close_lingering", lambda: looks.append(now))
+    monkeypatch.setattr(channel._connections.poller, "wait", lambda wait: looks.append(wait) or ())
     channel._clock, channel._used_at, channel._looked_at = FakeClock(now), used_at, 0.0
     channel.prepare()
     channel._used_at = now
     channel.prepare()
-    assert len(looks) == is_looked_after
+    assert looks == [now, 0.0] * is_looked_after
+    channel._connections.drop(0)
+    channel.prepare()
+    assert looks == [now, 0.0] * (is_looked_after + 1), "it lacks a connection"
+
+
+@pytest.mark.parametrize(
+    ("given", "patience", "later"), [(None, 180.0, 80.0), (0.0, 0.0, 30.0), (1e3, 180.0, 80.0)]
+)
+def test_connections_are_waited_for_in_the_time_from_prepare_on(
+    stage: Stage,
+    monkeypatch: pytest.MonkeyPatch,
+    given: float | None,
+    patience: float,
+    later: float,
+) -> None:
+    calls: list[tuple[float, float, bool, bool]] = []
+
+    def note(now: float, patience: float, *, for_all: bool, needs_votes: bool) -> None:
+        calls.append((now, patience, for_all, needs_votes))
+
+    monkeypatch.setattr(stage.channel._connections, "reconnect", note)
+    stage.channel._clock = clock = FakeClock(1000.0)
+    stage.channel._connections.drop(0)
+    stage.channel.prepare(given)
+    clock.move(100.0)
+    assert not stage.channel.renew()
+    assert calls == [(1000.0, patience, False, True), (1100.0, later, True, True)]
 
 
 def test_a_caller_waits_for_connections_within_its_time_only(stage: Stage) -> None:

@@ -203,7 +203,16 @@ def test_bytes_that_a_socket_does_not_take_follow_later(first: int | Exception) 
     assert played.connection.is_blocked == (first != 3)
     played.connection.flush()
     assert played.taken == b"abc"
-    assert not played.connection.is_blocked
+    assert played.connection.is_blocked is False
+
+
+def test_a_node_that_reads_again_gets_all_and_is_not_blamed() -> None:
+    played = Played(1, 4 << 20, 1)
+    for payload in (b"x" * (2 << 20), b"y"):
+        assert not played.connection.send(payload, 1, 0.0)
+    assert played.taken == b"x" * (2 << 20) + b"y"
+    assert played.told == []
+    assert played.connection.is_blocked is False
 
 
 @pytest.mark.parametrize("before", [(), (2,), (2, BlockingIOError())])

@@ -7,7 +7,7 @@ import math
 import queue
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -36,6 +36,7 @@ class Peer(Node):
         raises: What a connection attempt raises; None: it succeeds.
         votes_from: When its server may vote.
         attempts: How often a connection was attempted.
+        is_spare: Whether the last one was to be a spare.
     """
 
     def __init__(self, number: int, clock: FakeClock) -> None:
@@ -43,11 +44,13 @@ class Peer(Node):
         self.raises: Exception | None = None
         self.votes_from = 0.0
         self.attempts = 0
+        self.is_spare = False
         self.run_id_of_server: str | None = None
         self.ends: list[socket.socket] = []
 
     def connect(self, *, is_spare: bool = False) -> NodeConnection:
         self.attempts += 1
+        self.is_spare = is_spare
         if self.raises:
             if isinstance(self.raises, ConnectionError):
                 self.failed("refused")
@@ -114,6 +117,7 @@ def test_each_node_gets_one_connection(stage: Stage) -> None:
     for index, connection in enumerate(stage.set.by_node):
         assert connection
         assert stage.set.index_of[connection.fd] == index
+    assert list(stage.set.poller.wait(0.0)) == []
 
 
 def test_a_node_is_not_tried_again_during_an_attempt(stage: Stage) -> None:
@@ -287,6 +291,7 @@ def test_a_server_at_two_addresses_has_one_connection(stage: Stage) -> None:
     stage.peers[1].run_id_of_server = "moved"
     assert stage.reconnect() == [1, 2]
     assert stage.peers[0].error is None, "the address may lead to another server"
+    assert first.closed
 
 
 # ---- connections that broke
@@ -328,6 +333,7 @@ def test_a_first_attempt_that_fails_is_made_again_at_once(
 def test_spares_of_all_nodes_are_waited_for(stage: Stage, *, comes: bool) -> None:
     """A release that is on its way to the third node would be lost with its old connection."""
     assert stage.reconnect() == [0, 1, 2]
+    old = stage.set.by_node.copy()
     for connection in stage.set.by_node:
         assert connection
         connection.send(b"*1\r\n$4\r\nPING\r\n", 1, stage.clock.now())
@@ -347,6 +353,8 @@ def test_spares_of_all_nodes_are_waited_for(stage: Stage, *, comes: bool) -> Non
         stage.clock.move(0.05)
     assert not stage.set.try_spares(began, needs_votes=True)
     assert stage.set.dropped == 2 + comes
+    assert [one and bool(one.closed) for one in old] == [True, True, comes]
+    assert [peer.is_spare for peer in stage.peers] == [True, True, comes]
 
 
 @pytest.mark.parametrize("ends_late", [False, True])
@@ -579,6 +587,7 @@ def test_an_unexpected_failure_to_connect_is_logged_and_waits(
     assert "connecting failed unexpectedly node=node-0:1" in caplog.text
     assert "run_id" in (stage.peers[0].error or "")
     assert {record.levelno for record in caplog.records} == {logging.ERROR}
+    assert caplog.records[0].exc_info
 
 
 @pytest.mark.parametrize("error", [ConnectionError(), ConfigurationError("a replica")])
@@ -642,6 +651,16 @@ def test_connections_that_nobody_adopted_are_closed_as_well(stage: Stage) -> Non
     stage.set.close()
     assert [peer.ends[0].recv(1) for peer in stage.peers] == [b""] * 3
     assert stage.set.connected() == []
+
+
+def test_a_connection_that_cannot_be_closed_keeps_no_other_open(stage: Stage) -> None:
+    stage.reconnect()
+    broken = stage.set.by_node[0]
+    assert broken
+    kept, broken._connection = broken._connection, cast(Any, None)
+    stage.set.close()
+    assert [peer.ends[0].recv(1) for peer in stage.peers[1:]] == [b"", b""]
+    kept.disconnect()
 
 
 def test_a_connection_that_comes_after_the_close_is_closed(stage: Stage) -> None:

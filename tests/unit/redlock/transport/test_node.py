@@ -84,6 +84,11 @@ def test_the_last_servers_of_a_node_are_known(stage: Stage) -> None:
     assert stage.node.run_ids == tuple(map(str, range(2, 18)))
 
 
+def test_a_url_that_cannot_be_used_is_named_by_its_address() -> None:
+    with pytest.raises(ConfigurationError, match=r"^node redis-a:6379: the path of its URL"):
+        Node("redis://:secret@redis-a/bank", FakeClock(), 60.0, GUARD, lambda event: None)
+
+
 # ---- a server that refuses the login, or the database
 
 

@@ -1220,8 +1220,13 @@ def test_a_channel_is_looked_after_if_it_was_not_used_just_now(
 ) -> None:
     looks: list[float] = []
     channel = stage.channel
+
+    def wait(seconds: float) -> Sequence[int]:
+        looks.append(seconds)
+        return ()
+
     monkeypatch.setattr(channel_module, "close_lingering", lambda: looks.append(now))
-    monkeypatch.setattr(channel._connections.poller, "wait", lambda wait: looks.append(wait) or ())
+    monkeypatch.setattr(channel._connections.poller, "wait", wait)
     channel._clock, channel._used_at, channel._looked_at = FakeClock(now), used_at, 0.0
     channel.prepare()
     channel._used_at = now

@@ -147,21 +147,19 @@ class ConnectionSet:
             untried = self._untried(began, given_up) if is_short else []
             if for_all and not untried:
                 # What broke the connections may have broken the attempt.
-                untried = self._due(now) if is_short else self._due_again(began, now)
+                untried = self._due(now, before=math.inf if is_short else began)
             if left <= 0 or not (self._connecting or untried):
                 break
             if untried:
                 self._start_due(now, is_short=for_all or self._is_short(now))
                 left = min(left, self._pause(untried, now))
             # A guard that ends may bring the quorum.
-            left = min([left, *(one.votes_from - now for one in self._guarded(now))])
+            guards = [one.votes_from - now for one in self.by_node if one]
+            left = min([left, *(guard for guard in guards if guard > 0)])
             if self._connecting:
                 self.adopt(left)
             else:
                 self._clock.sleep(left)
-
-    def _guarded(self, now: float) -> list[NodeConnection]:
-        return [one for one in self.by_node if one and one.votes_from > now]
 
     def _given_up(self, began: float) -> dict[int, float]:
         """Return the nodes whose connection was given up since `began`, each with when it was."""
@@ -182,23 +180,17 @@ class ConnectionSet:
             )
         ]
 
-    def _due_again(self, began: float, now: float) -> list[Node]:
-        """Return the missing nodes that may be tried, and were last tried before `began`.
+    def _due(self, now: float, before: float) -> list[Node]:
+        """Return the missing nodes that may be tried, and whose last attempt began before a time.
 
-        What broke the connections may have broken that attempt.
+        There is no pause after the first failure.
         """
         return [
             node
             for index, node in enumerate(self._nodes)
-            if self._is_idle(index) and node.attempt_began_at < began and node.retry_short_at <= now
-        ]
-
-    def _due(self, now: float) -> list[Node]:
-        """Return the missing nodes that may be tried: there is no pause after the first failure."""
-        return [
-            node
-            for index, node in enumerate(self._nodes)
-            if self._is_idle(index) and node.retry_short_at <= now
+            if self._is_idle(index)
+            and node.attempt_began_at < before
+            and node.retry_short_at <= now
         ]
 
     def _pause(self, untried: list[Node], now: float) -> float:

@@ -149,7 +149,7 @@ class ConnectionSet:
                 # What broke the connections may have broken the attempt.
                 untried = self._due(now, before=math.inf if is_short else began)
             if left <= 0 or not (self._connecting or untried):
-                break
+                return
             if untried:
                 self._start_due(now, is_short=for_all or self._is_short(now))
                 left = min(left, self._pause(untried, now))

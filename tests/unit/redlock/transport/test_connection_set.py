@@ -305,6 +305,10 @@ def test_a_missed_node_is_connected_to_beside_a_quorum(stage: Stage) -> None:
     connection.fail("the server closed the connection")
     stage.set.drop(0)
     assert stage.reconnect() == [1, 2], "soon"
+    stage.peers[0].raises = ConnectionError()
+    stage.set.reconnect(stage.clock.now(), 1.0, for_all=True)
+    assert stage.attempts() == [2, 1, 1], "one attempt is enough"
+    stage.peers[0].raises = None
     stage.set.reconnect(stage.clock.now(), 1.0, for_all=True)
     assert stage.set.connected() == [0, 1, 2]
 

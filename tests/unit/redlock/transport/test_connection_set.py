@@ -410,10 +410,11 @@ def test_who_loses_all_connections_at_once_waits_for_new_ones(stage: Stage) -> N
 
 
 @pytest.mark.parametrize(
-    ("node_timeout", "patience", "for_all", "waited"),
+    ("node_timeout", "patience", "for_all", "is_up_again", "waited"),
     [
-        (0.05, 24.0, True, 0.5), (2.0, 24.0, True, 2.0), (0.05, 0.2, True, 0.2),
-        (0.05, 24.0, False, 0.001),
+        (0.05, 24.0, True, False, 0.5), (2.0, 24.0, True, False, 2.0),
+        (0.05, 0.2, True, False, 0.2), (0.05, 24.0, True, True, 24.0),
+        (0.05, 24.0, False, False, 0.001),
     ],
 )  # fmt: skip
 def test_a_server_that_hangs_is_waited_for_but_briefly(
@@ -422,6 +423,7 @@ def test_a_server_that_hangs_is_waited_for_but_briefly(
     node_timeout: float,
     patience: float,
     for_all: bool,
+    is_up_again: bool,
     waited: float,
 ) -> None:
     stage.set._node_timeout = node_timeout
@@ -433,6 +435,8 @@ def test_a_server_that_hangs_is_waited_for_but_briefly(
     began = stage.clock.now()
     stage.clock.move(0.001)
     stage.set.drop_stale(stage.clock.now())
+    for peer in stage.peers[:2]:
+        peer.error = None if is_up_again else peer.error  # as another channel has found
     stage.waiting = []  # so do attempts to connect
     monkeypatch.setattr(stage.set, "adopt", lambda patience=0.0: stage.clock.move(patience))
     stage.set.reconnect(began, patience, for_all=for_all)
@@ -569,6 +573,15 @@ def test_with_a_quorum_the_rest_is_waited_for_briefly(
     stage.set.reconnect(began, patience, needs_votes=needs_votes)
     assert stage.set.connected() == [0, 1]
     assert stage.clock.now() - began == pytest.approx(waited)
+
+
+def test_with_a_quorum_no_pause_of_the_rest_is_waited_for(stage: Stage) -> None:
+    for _ in range(2):
+        stage.peers[2].failed("refused")
+    stage.clock.move(0.001)
+    began = stage.clock.now()
+    assert stage.reconnect(patience=3.0) == [0, 1]
+    assert stage.clock.now() == began
 
 
 def test_only_the_first_arrival_is_waited_for(stage: Stage) -> None:

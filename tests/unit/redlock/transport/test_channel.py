@@ -234,6 +234,7 @@ def test_a_batch_is_one_write_and_the_list_of_its_replies(stage: Stage) -> None:
         assert reply[:2] == [number, 7]
         assert isinstance(reply[2], hiredis.ReplyError)
     assert [len(peer.heard()) for peer in stage.peers] == [3, 3, 3]
+    assert stage.seen == [], "it is no refusal to write"
 
 
 def test_what_the_socket_does_not_take_is_sent_when_it_does(stage: Stage) -> None:
@@ -371,7 +372,18 @@ def test_a_missing_script_of_an_owed_reply_is_only_loaded(stage: Stage) -> None:
     assert names == [b"EVALSHA", b"EVALSHA"] + [b"SCRIPT"] * 4
 
 
-def test_a_write_that_a_later_round_ended_is_not_waited_for(stage: Stage) -> None:
+def test_who_lacks_its_scripts_owes_from_then_on(stage: Stage) -> None:
+    stage.channel._node_timeout = 1.0
+    stage.peers[0].says(NOSCRIPT)
+    stage.ask(among=(0,), timeout=0.0)
+    stage.clock.leap(0.5)
+    assert stage.channel.voters() == [0, 1, 2]
+    stage.clock.leap(0.6)
+    assert stage.channel.voters() == [1, 2]
+
+
+@pytest.mark.parametrize("asks_again", [True, False])
+def test_a_write_that_ended_later_is_not_waited_for(stage: Stage, asks_again: bool) -> None:
     def ask(count: int) -> None:
         commands = [("EVALSHA", "sha", 0, number) for number in range(count)]
         stage.channel.ask(commands, lambda raws: raws, lambda _: True, (0,))
@@ -382,7 +394,7 @@ def test_a_write_that_a_later_round_ended_is_not_waited_for(stage: Stage) -> Non
     assert connection_to(stage, 0).is_blocked
     while connection_to(stage, 0).is_blocked:
         stage.peers[0].end.recv(1 << 20)
-        ask(1)
+        ask(1) if asks_again else stage.channel.voters()
     unread = select.poll()  # for any descriptor
     unread.register(stage.peers[0].end, select.POLLIN)
     while unread.poll(0):
@@ -772,9 +784,10 @@ def test_who_is_asked_after_a_rest_owes_from_then_on(stage: Stage) -> None:
 def test_a_reply_that_lies_unread_is_not_owed(stage: Stage) -> None:
     """This thread was paused: the node is not suspect."""
     stage.channel._node_timeout = 0.05
-    for peer in stage.peers[:2]:
-        peer.says(b":1\r\n")
-    assert stage.ask(needed=2) == [1, 1, None]
+    for _ in range(2):
+        for peer in stage.peers[:2]:
+            peer.says(b":1\r\n")
+        assert stage.ask(needed=2) == [1, 1, None]
     stage.peers[2].says(b":1\r\n")
     stage.clock.leap(0.08)
     assert stage.channel.voters() == [0, 1, 2]
@@ -836,6 +849,8 @@ def test_replies_are_pending_until_they_come_or_cannot_come(stage: Stage) -> Non
     assert is_pending()
     connection_to(stage, 2).fail("the server closed the connection")
     assert not is_pending()
+    stage.channel._connections.drop(2)
+    assert stage.channel.pending_replies()
 
 
 def test_every_reply_renews_the_time_for_the_next_one(stage: Stage) -> None:

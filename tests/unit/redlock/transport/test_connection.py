@@ -224,7 +224,7 @@ def test_an_error_in_writing_ends_the_connection(before: tuple[int | Exception, 
 
 
 def test_an_error_in_reading_ends_the_connection() -> None:
-    played = Played(b":1\r\n", OSError("reset"))
+    played = Played(b":1\r\n", OSError("reset"), b":2\r\n")
     played.connection.sent = 2
     assert played.connection.receive(0.0) == [1]
     assert played.connection.receive(0.0) == []

@@ -362,6 +362,46 @@ def test_spares_of_all_nodes_are_waited_for(stage: Stage, *, comes: bool) -> Non
     assert [peer.is_spare for peer in stage.peers] == [True, True, comes]
 
 
+@pytest.mark.parametrize(("owed_for", "spares"), [(0.02, 0), (0.03, 3)])
+def test_who_has_owed_for_half_of_the_timeout_is_silent(
+    stage: Stage, owed_for: float, spares: int
+) -> None:
+    now = fall_silent(stage, owed_for)
+    assert stage.set.try_spares(now, needs_votes=True) == (spares > 0)
+    assert len(stage.waiting or ()) == spares
+
+
+def test_a_spare_that_is_under_way_is_the_only_one(stage: Stage) -> None:
+    fall_silent(stage, 1.0)
+    for _ in range(2):
+        stage.set.try_spares(stage.clock.now(), needs_votes=True)
+        stage.clock.move(6.0)
+    assert len(stage.waiting or ()) == 3
+
+
+def fall_silent(stage: Stage, owed_for: float) -> float:
+    """Let all connections owe a reply for so long, and attempts hang; return the time."""
+    assert stage.reconnect() == [0, 1, 2]
+    for connection in filter(None, stage.set.by_node):
+        connection.send(b"*1\r\n$4\r\nPING\r\n", 1, stage.clock.now())
+    stage.clock.move(owed_for)
+    stage.waiting = []
+    return stage.clock.now()
+
+
+@pytest.mark.parametrize(("node_timeout", "longest"), [(0.05, 0.5), (2.0, 2.0)])
+def test_spares_are_waited_for_from_when_they_were_needed(
+    stage: Stage, node_timeout: float, longest: float
+) -> None:
+    began = fall_silent(stage, 1.0)
+    stage.set._node_timeout = node_timeout
+    for later, waits in ((0.0, True), (longest - 0.01, True), (longest + 0.01, False)):
+        stage.clock.time = began + later
+        assert stage.set.try_spares(began, needs_votes=True) == waits
+        for peer in stage.peers:
+            peer.spares.began_at = stage.clock.now()
+
+
 @pytest.mark.parametrize("ends_late", [False, True])
 def test_an_attempt_that_broke_with_the_connections_is_made_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, *, ends_late: bool
@@ -393,9 +433,12 @@ def test_an_attempt_that_broke_with_the_connections_is_made_again(
     assert stage.set.connected() == [0, 1, 2]
 
 
-def test_who_loses_all_connections_at_once_waits_for_new_ones(stage: Stage) -> None:
+@pytest.mark.parametrize("failures", [0, 1])
+def test_who_loses_all_connections_at_once_waits_for_new_ones(stage: Stage, failures: int) -> None:
     """The end of a connection is no attempt to connect that failed."""
     assert stage.reconnect() == [0, 1, 2]
+    for peer in stage.peers:
+        peer._failures = failures
     now = stage.clock.now()
     for connection in stage.set.by_node:
         assert connection
@@ -545,9 +588,16 @@ def test_an_introduction_waits_for_several_addresses(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage.waiting, began = [], stage.clock.now()
-    monkeypatch.setattr(stage.set, "adopt", lambda patience=0.0: stage.clock.move(patience))
+    monkeypatch.setattr(stage.set, "adopt", lambda patience=0.0: stage.clock.move(patience / 2))
     stage.set.connect_all()
-    assert stage.clock.now() - began == stage.set.patience == 3.0
+    assert stage.set.patience == 3.0
+    assert stage.clock.now() - began == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize(("due_in", "pause"), [(-1.0, 0.001), (0.02, 0.02), (9.0, 0.05)])
+def test_a_pause_is_waited_for_with_looks(stage: Stage, due_in: float, pause: float) -> None:
+    stage.peers[0].retry_short_at = stage.clock.now() + due_in
+    assert stage.set._pause(stage.peers[:1], stage.clock.now()) == pytest.approx(pause)
 
 
 @pytest.mark.parametrize(

@@ -227,14 +227,14 @@ def test_replies_that_arrived_in_time_count_for_a_late_thread(stage: Stage) -> N
 
 def test_a_batch_is_one_write_and_the_list_of_its_replies(stage: Stage) -> None:
     for number, peer in enumerate(stage.peers):
-        peer.says(b":%d\r\n:7\r\n-ERR no\r\n" % number)
+        peer.says(b":%d\r\n$%d\r\n%b\r\n-ERR no\r\n" % (number, len(READONLY), READONLY.encode()))
     replies = stage.ask_batch(3)
     for number, reply in enumerate(replies):
         assert isinstance(reply, list)
-        assert reply[:2] == [number, 7]
+        assert reply[:2] == [number, READONLY.encode()]
         assert isinstance(reply[2], hiredis.ReplyError)
     assert [len(peer.heard()) for peer in stage.peers] == [3, 3, 3]
-    assert stage.seen == [], "it is no refusal to write"
+    assert stage.seen == [], "it is no refusal to write, and a value is no error"
 
 
 def test_what_the_socket_does_not_take_is_sent_when_it_does(stage: Stage) -> None:
@@ -322,6 +322,8 @@ def test_the_last_look_at_the_sockets_takes_no_time(
 
 @pytest.mark.parametrize("known", [0, 1, 2, 3])
 def test_a_batch_that_lacked_its_script_is_repeated_whole(stage: Stage, known: int) -> None:
+    say_to_all(stage, b":1\r\n")
+    stage.ask()
     say_to_all(
         stage, b":1\r\n" * known, NOSCRIPT * (4 - known), LOADED, b":5\r\n:6\r\n:7\r\n:8\r\n"
     )
@@ -329,7 +331,7 @@ def test_a_batch_that_lacked_its_script_is_repeated_whole(stage: Stage, known: i
         assert stage.ask_batch(4) == [[5, 6, 7, 8]] * 3
     for peer in stage.peers:
         names = [command[0] for command in peer.heard()]
-        assert names == [b"EVALSHA"] * 4 + [b"SCRIPT"] * 4 + [b"EVALSHA"] * 4
+        assert names == [b"EVALSHA"] * 5 + [b"SCRIPT"] * 4 + [b"EVALSHA"] * 4
 
 
 def test_a_repeated_batch_arrives_though_the_socket_is_full(stage: Stage) -> None:
@@ -380,6 +382,11 @@ def test_who_lacks_its_scripts_owes_from_then_on(stage: Stage) -> None:
     assert stage.channel.voters() == [0, 1, 2]
     stage.clock.leap(0.6)
     assert stage.channel.voters() == [1, 2]
+    stage.ask(needed=0, among=(1,))
+    stage.peers[1].says(NOSCRIPT)
+    stage.clock.leap(1.1)
+    assert stage.channel.voters() == [1, 2], "read between rounds"
+    assert len(stage.peers[1].heard()) == 5
 
 
 @pytest.mark.parametrize("asks_again", [True, False])

@@ -377,6 +377,7 @@ def test_a_spare_that_is_under_way_is_the_only_one(stage: Stage) -> None:
         stage.set.try_spares(stage.clock.now(), needs_votes=True)
         stage.clock.move(6.0)
     assert len(stage.waiting or ()) == 3
+    assert [peer.attempt_began_at for peer in stage.peers] == [1000.0] * 3, "it is no attempt"
 
 
 def fall_silent(stage: Stage, owed_for: float) -> float:
@@ -597,7 +598,7 @@ def test_an_introduction_waits_for_several_addresses(
 @pytest.mark.parametrize(("due_in", "pause"), [(-1.0, 0.001), (0.02, 0.02), (9.0, 0.05)])
 def test_a_pause_is_waited_for_with_looks(stage: Stage, due_in: float, pause: float) -> None:
     stage.peers[0].retry_short_at = stage.clock.now() + due_in
-    assert stage.set._pause(stage.peers[:1], stage.clock.now()) == pytest.approx(pause)
+    assert stage.set._pause([stage.peers[0]], stage.clock.now()) == pytest.approx(pause)
 
 
 @pytest.mark.parametrize(
@@ -674,7 +675,10 @@ def test_a_failure_that_the_node_reports_is_not_logged(
 def test_without_a_thread_to_connect_other_connections_stay(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    started: list[str] = []
+
     def fail(run: Callable[[], None], name: str) -> None:
+        started.append(name)
         raise RuntimeError("can't start new thread")
 
     stage.reconnect()
@@ -688,6 +692,7 @@ def test_without_a_thread_to_connect_other_connections_stay(
     for _ in range(2):
         assert not stage.set.try_spares(stage.clock.now(), needs_votes=True), "nor for a spare"
         assert [peer.error for peer in stage.peers[1:]] == [None, None]
+    assert len(started) == 3
     for connection in filter(None, stage.set.by_node):
         connection.received += 1
     monkeypatch.setattr(dispatch, "start_beside", stage.start)

@@ -30,7 +30,6 @@ from celery_redlock.redlock.transport.in_flight import Replies
 from celery_redlock.redlock.transport.lingering import close_lingering
 from celery_redlock.redlock.transport.node import Node
 from celery_redlock.redlock.transport.pool import Pool
-from celery_redlock.redlock.transport.spares import Spares
 from tests.support.eventually import eventually
 from tests.support.fakes.fake_clock import FakeClock, LeapingClock, StandingClock
 from tests.support.faults.strikes import Struck, strikes
@@ -1195,35 +1194,6 @@ def test_a_clock_that_raises_does_not_stop_reconnecting(
         return stage.channel.everyone() == [0, 1, 2]
 
     eventually(is_connected_again)
-
-
-@pytest.mark.parametrize(
-    ("is_made", "is_quick", "is_older", "has_answered", "later", "is_tried"),
-    [
-        (False, False, False, True, 0.0, False),
-        (False, True, True, True, 0.0, False),
-        (False, False, False, False, 5.0, True),
-        (True, False, False, True, 0.0, False),
-        (True, False, True, False, 0.0, True),
-        (True, True, False, False, 0.0, False),
-        (True, True, False, True, 0.0, True),
-        (True, True, False, False, 5.0, True),
-    ],
-)
-def test_when_a_spare_is_tried_again(
-    stage: Stage, is_made: bool, is_quick: bool, is_older: bool, has_answered: bool, later: float,
-    is_tried: bool,
-) -> None:  # fmt: skip
-    connection, clock = connection_to(stage, 0), StandingClock()
-    spares = Spares(clock)
-    connection.identified_at = clock.now()
-    assert spares.begins(connection)
-    assert not spares.begins(connection)
-    spares.ends(is_made=is_made, is_quick=is_quick)
-    clock.leap(later)
-    connection.identified_at -= is_older
-    connection.received += has_answered
-    assert spares.begins(connection) == is_tried
 
 
 # ---- making connections

@@ -158,9 +158,9 @@ class Pool:
         self,
         preferred: object,
         is_needed: Callable[[], bool],
-        patience: float | None = None,
+        patience: float | None,
         *,
-        goes_first: bool = False,
+        goes_first: bool,
     ) -> Channel:
         """Return an idle channel, or a new one; see `channel`."""
         while isinstance(preferred, Channel):

@@ -8,6 +8,8 @@ from weakref import WeakSet
 import pytest
 
 from celery_redlock.redlock import parts
+from celery_redlock.redlock.defaults import IDLE_TIMEOUT_S
+from celery_redlock.redlock.events import Event, NodeRefuses
 from celery_redlock.redlock.protocol.quorum import guard_s
 from celery_redlock.redlock.protocol.run_notes import Admission
 from celery_redlock.redlock.task_lock import TaskLock
@@ -28,19 +30,19 @@ def test_each_part_gets_the_arguments_of_its_lock(
     clock = FakeClock()
     redlock = TaskLock(
         URLS, clock=clock, node_timeout=node_timeout, key_prefix="mine", max_ttl=90.0,
-        max_clock_skew=7.0, max_connections=3,
+        max_clock_skew=0.25, max_connections=3,
     )  # fmt: skip
     nodes, pool, waiters = redlock.nodes, redlock._pool, redlock._waiters
-    arguments = (nodes, clock, node_timeout, connect_timeout)
-    assert pool.make() == redlock._keepers_pool.make() == waiters._subscribe() == arguments
+    made: list[object] = [pool.make(), redlock._keepers_pool.make(), waiters._subscribe()]
+    assert made == [(nodes, clock, node_timeout, connect_timeout)] * 3
     assert (pool._most, pool._patience, pool._sleep) == (3, connect_timeout, clock.sleep)
     assert (waiters.clock, waiters._quorum, redlock.quorum) == (clock, 2, 2)
-    guard, names = guard_s(90.0, 7.0), tuple(f"{name}:6379" for name in "abc")
+    guard, names = guard_s(90.0, 0.25), tuple(f"{name}:6379" for name in "abc")
     for node, name in zip(nodes, names, strict=True):
         assert (node.clock, node.peers) == (clock, nodes)
         assert node.observe == redlock._audience.observe
         assert node._connector.timeout == connect_timeout
-        assert (node._guard.guard_s, node._guard._admitted_s) == (guard, guard_s(0.0, 7.0))
+        assert (node._guard.guard_s, node._guard._admitted_s) == (guard, guard_s(0.0, 0.25))
         assert node._handshake._admission == Admission("mine", names, name, guard)
 
 
@@ -58,6 +60,30 @@ def used(five: Network, monkeypatch: pytest.MonkeyPatch) -> TaskLock:
 def channels(redlock: TaskLock) -> list[SimulatedChannel]:
     made = [*redlock._pool._made, *redlock._keepers_pool._made]
     return cast(list[SimulatedChannel], made)
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_an_event_reaches_all_observers_and_maybe_the_log(
+    used: TaskLock, monkeypatch: pytest.MonkeyPatch, is_logged: bool
+) -> None:
+    logged: list[Event] = []
+    seen: list[Event] = []
+    event = NodeRefuses("a", "no")
+    monkeypatch.setattr(parts, "is_logged", lambda one: is_logged and one is event)
+    used.log = logged.append
+    used.observers.append(seen.append)
+    used._audience.observe(event)
+    assert (logged, seen) == ([event] * is_logged, [event])
+
+
+def test_the_keeper_stays_connected_while_there_are_leases(
+    used: TaskLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimulatedChannel, "is_unused", lambda _, seconds: seconds == IDLE_TIMEOUT_S)
+    assert used.keeper._tidy(True)
+    assert (used._pool.has_channels(), used._keepers_pool.has_channels()) == (False, True)
+    assert not used.keeper._tidy(False)
+    assert channels(used) == []
 
 
 def test_a_child_uses_nothing_of_its_parent(used: TaskLock) -> None:

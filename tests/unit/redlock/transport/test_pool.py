@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,7 +26,8 @@ class Channel(RealChannel):
     """A channel without connections."""
 
     def __init__(self) -> None:
-        self.is_closed = self.is_stale = False
+        self.is_closed = False
+        self.idle_for = 0.0
         self.patience: list[float | None] = []
         self.needs_votes: list[bool] = []
         self.why_unconnected = ""
@@ -35,7 +37,7 @@ class Channel(RealChannel):
         self.needs_votes.append(needs_votes)
 
     def is_unused(self, seconds: float) -> bool:
-        return self.is_stale
+        return self.idle_for >= seconds
 
     def stay_unconnected(self, why: str) -> None:
         self.why_unconnected = why
@@ -45,20 +47,17 @@ class Channel(RealChannel):
 
 
 class Stage:
-    """A pool, with the channels it made; `pauses` counts the waits for a certain channel."""
+    """A pool, with the channels it made; `pauses` are the waits for a certain channel."""
 
     def __init__(self) -> None:
         self.made: list[Any] = []
-        self.pauses = 0
-        self.pool = Pool(self.make, MOST, PATIENCE, self.pause)
+        self.pauses: list[float] = []
+        self.pool = Pool(self.make, MOST, PATIENCE, self.pauses.append)
 
     def make(self) -> Channel:
         self.made.append(Channel())
         made: Channel = self.made[-1]
         return made
-
-    def pause(self, seconds: float) -> None:
-        self.pauses += 1
 
     def lend(self, count: int) -> list[Any]:
         """Lend so many at a time, and take them back in this order."""
@@ -87,7 +86,7 @@ def test_a_preferred_channel_is_lent_if_it_is_idle(stage: Stage) -> None:
         assert one is first
         with stage.pool.channel(first) as other:
             assert other is second
-    assert stage.pauses == 0
+    assert stage.pauses == []
 
 
 def test_a_needed_channel_is_waited_for_until_it_is_not_needed(stage: Stage) -> None:
@@ -96,14 +95,14 @@ def test_a_needed_channel_is_waited_for_until_it_is_not_needed(stage: Stage) -> 
         needed = iter([True, True, False])
         with stage.pool.channel(first, lambda: next(needed)) as other:
             assert other is second
-    assert stage.pauses == 2
+    assert stage.pauses == [0.001] * 2
 
 
 def test_a_channel_is_prepared_with_the_patience_of_its_caller(stage: Stage) -> None:
     stage.pool.prepare()
-    with stage.pool.channel(patience=0.5, needs_votes=False) as channel:
+    with stage.pool.channel(patience=0.0, needs_votes=False) as channel:
         assert isinstance(channel, Channel)
-        assert channel.patience == [None, 0.5]
+        assert channel.patience == [None, 0.0]
         assert channel.needs_votes == [True, False]
 
 
@@ -117,8 +116,7 @@ def test_a_channel_that_can_not_be_prepared_is_closed(
     with pytest.raises(KeyboardInterrupt):
         stage.pool.prepare()
     assert [channel.is_closed for channel in stage.made] == [True]
-    assert stage.pool.take(None, lambda: False) is not stage.made[0]
-    assert stage.pool.has_channels()
+    assert not stage.pool.has_channels()
 
 
 @pytest.mark.parametrize(
@@ -134,17 +132,22 @@ def test_only_an_error_between_rounds_keeps_the_channel(
         assert (channel is stage.made[0]) is not is_closed
 
 
-def test_idle_channels_unused_for_long_are_closed(stage: Stage) -> None:
-    first, second, third = stage.lend(3)
-    first.is_stale = third.is_stale = True
-    with stage.pool.channel(third):
+def test_idle_channels_unused_for_long_are_closed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, used, unused, lent = stage.lend(MOST)
+    for each in (taken, unused, lent):
+        each.idle_for = 60.0
+
+    def is_taken_now(seconds: float) -> bool:
+        stage.pool.channel(taken).__enter__()
+        return True
+
+    monkeypatch.setattr(taken, "is_unused", is_taken_now)
+    with stage.pool.channel(lent):
         stage.pool.close_unused(60.0)
-    assert [each.is_closed for each in (first, second, third)] == [True, False, False]
-    assert stage.pool.has_channels()
-    second.is_stale = True
-    stage.pool.close_unused(60.0)
-    assert [each.is_closed for each in (second, third)] == [True, True]
-    assert not stage.pool.has_channels()
+    assert [each.is_closed for each in stage.made] == [False, False, True, False]
+    assert stage.pool._idle == [used, lent]
 
 
 # ---- all are in use
@@ -164,11 +167,15 @@ def all_lent(stage: Stage) -> Iterator[list[Loan]]:
 
 @contextmanager
 def waiting(stage: Stage, count: int = 1) -> Iterator[list[Any]]:
-    """Let threads wait, one after the other; yield what they get, in order."""
+    """Let threads wait, one after the other; yield who gets which channel, in order."""
     got: list[Any] = []
+
+    def borrow(number: int) -> None:
+        got.append((number, stage.pool.channel().__enter__()))
+
     threads = []
     for number in range(count):
-        threads.append(Thread(target=lambda: got.append(stage.pool.take(None, lambda: False))))
+        threads.append(Thread(target=borrow, args=(number,)))
         threads[-1].start()
         eventually(partial(_is_as_long, stage.pool._waiting, number + 1))
     yield got
@@ -176,11 +183,14 @@ def waiting(stage: Stage, count: int = 1) -> Iterator[list[Any]]:
         thread.join()
 
 
-def test_a_thread_waits_for_a_channel_that_is_returned(stage: Stage) -> None:
+def test_a_thread_is_woken_when_a_channel_is_returned(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_WAKE_S", PATIENCE)
     with all_lent(stage) as loans, waiting(stage) as got:
         loans[1].__exit__(None)
         eventually(lambda: got)
-    assert got == [stage.made[1]]
+    assert got == [(0, stage.made[1])]
     assert len(stage.made) == MOST
 
 
@@ -188,15 +198,16 @@ def test_a_channel_goes_to_the_thread_that_has_waited_longest(stage: Stage) -> N
     with all_lent(stage) as loans, waiting(stage, count=3) as got:
         for number, loan in enumerate(loans[:3], 1):
             loan.__exit__(None)
+            assert len(stage.pool._waiting) == 3 - number, "the others keep their places"
             eventually(partial(_is_as_long, got, number))
-    assert got == stage.made[:3]
+    assert got == [*enumerate(stage.made[:3])]
 
 
 def test_a_release_waits_before_all_acquisitions(stage: Stage) -> None:
     released: list[Any] = []
 
     def release() -> None:
-        released.append(stage.pool.take(None, lambda: False, goes_first=True))
+        released.append(stage.pool.channel(goes_first=True).__enter__())
 
     with all_lent(stage) as loans, waiting(stage, count=2) as got:
         thread = Thread(target=release)
@@ -208,14 +219,14 @@ def test_a_release_waits_before_all_acquisitions(stage: Stage) -> None:
             loan.__exit__(None)
             eventually(partial(_is_as_long, got, number))
     assert released == stage.made[:1]
-    assert got == stage.made[1:3]
+    assert got == [*enumerate(stage.made[1:3])]
 
 
 def test_a_waiting_thread_gets_a_new_channel_for_a_closed_one(stage: Stage) -> None:
     with all_lent(stage) as loans, waiting(stage) as got:
         loans[0].__exit__(KeyboardInterrupt)
         eventually(lambda: got)
-    assert got == [stage.made[MOST]]
+    assert got == [(0, stage.made[MOST])]
 
 
 def test_a_waiting_thread_gets_a_new_channel_for_a_lost_one(stage: Stage) -> None:
@@ -224,7 +235,7 @@ def test_a_waiting_thread_gets_a_new_channel_for_a_lost_one(stage: Stage) -> Non
         loans.pop(0)
         stage.made.pop(0)
         eventually(lambda: got)
-    assert got == [stage.made[MOST - 1]]
+    assert got == [(0, stage.made[MOST - 1])]
 
 
 def test_a_thread_out_of_patience_gets_an_unconnected_channel(stage: Stage) -> None:
@@ -232,7 +243,6 @@ def test_a_thread_out_of_patience_gets_an_unconnected_channel(stage: Stage) -> N
         assert isinstance(channel, Channel)
         assert channel.why_unconnected == f"all {MOST} connections of this process are in use"
     assert channel not in stage.pool._idle
-    assert stage.pool.take(None, lambda: False, 0.0) is not channel
 
 
 def test_no_thread_waits_beyond_the_pool_s_own_patience(
@@ -242,6 +252,8 @@ def test_no_thread_waits_beyond_the_pool_s_own_patience(
     monkeypatch.setattr(module._Waiter, "wait", lambda _, seconds: waits.append(seconds))
     with all_lent(stage), stage.pool.channel(patience=math.inf):
         assert sum(waits) == pytest.approx(PATIENCE)
+        assert max(waits) == 0.05
+        assert not stage.pool._waiting
 
 
 def test_a_thread_that_is_struck_while_it_waits_keeps_no_channel(
@@ -255,9 +267,19 @@ def test_a_thread_that_is_struck_while_it_waits_keeps_no_channel(
 
         monkeypatch.setattr(module._Waiter, "wait", strike)
         with pytest.raises(KeyboardInterrupt):
-            stage.pool.take(None, lambda: False)
+            stage.pool.channel().__enter__()
     assert stage.pool._idle == [stage.made[0]]
     assert not stage.pool._waiting
+
+
+def test_a_channel_that_nobody_waits_for_any_more_is_idle(stage: Stage) -> None:
+    class Leaving(deque[Any]):
+        def popleft(self) -> Any:
+            self.clear()
+            return super().popleft()
+
+    stage.pool._waiting = Leaving([None])
+    assert stage.lend(1) == stage.pool._idle
 
 
 def test_many_threads_use_no_more_channels_than_the_limit(stage: Stage) -> None:
@@ -291,3 +313,4 @@ def test_closing_the_pool_closes_idle_channels(stage: Stage) -> None:
     channels = stage.lend(2)
     stage.pool.close()
     assert all(channel.is_closed for channel in channels)
+    assert not stage.pool.has_channels()

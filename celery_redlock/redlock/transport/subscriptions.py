@@ -114,15 +114,11 @@ class Subscriptions:
                 self._wakeup.clear()
                 continue
             index = self._connections.index_of[fd]
-            listening, connection = self._listening[index], self._connections.by_node[index]
-            if connection is None:
-                continue
-            if connection.is_blocked:
-                connection.flush()
-            for raw in connection.hear():
-                if listening:
+            if listening := self._listening[index]:
+                listening.connection.flush()
+                for raw in listening.connection.hear():
                     self._take(index, listening, raw, messages)
-            self._tend(index, connection)
+                self._tend(index, listening.connection)
         return messages
 
     def reaches_quorum(self, channel: str) -> bool:

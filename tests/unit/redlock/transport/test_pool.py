@@ -282,6 +282,19 @@ def test_a_channel_that_nobody_waits_for_any_more_is_idle(stage: Stage) -> None:
     assert stage.lend(1) == stage.pool._idle
 
 
+def test_a_channel_beyond_what_others_made_meanwhile_is_not_used(stage: Stage) -> None:
+    others: list[RealChannel] = []
+
+    def make() -> Channel:
+        others.extend(stage.make() for _ in range(MOST))
+        stage.pool._made.update(others)
+        return stage.make()
+
+    stage.pool.make = make
+    assert stage.pool._idle_or_new() is None
+    assert set(stage.pool._made) == set(others)
+
+
 def test_many_threads_use_no_more_channels_than_the_limit(stage: Stage) -> None:
     used: list[Any] = []
 

@@ -13,6 +13,7 @@ from functools import partial
 import pytest
 
 from celery_redlock.redlock.threads import dispatch
+from celery_redlock.redlock.transport.connection import pack
 from celery_redlock.redlock.transport.node import Node
 from celery_redlock.redlock.transport.subscriptions import Message, Subscriptions
 from tests.support.eventually import PATIENCE, eventually
@@ -90,6 +91,7 @@ class Stage:
         connection = self.subscriptions._connections.by_node[index]
         if connection is None:
             return
+        assert connection.sent == connection.received, "replies are messages: none is owed"
         server, before = self.servers[index], self.servers[index].heard_names().count("SETTLED")
         connection.send(b"*1\r\n$7\r\nSETTLED\r\n", 0, self.clock.now())
         eventually(lambda: server.heard_names().count("SETTLED") > before)
@@ -298,17 +300,38 @@ def test_one_refusing_node_of_three_leaves_a_quorum(three: Stage) -> None:
 # ---- connections
 
 
-def test_a_lost_connection_is_made_again_after_a_back_off(three: Stage) -> None:
+@pytest.mark.parametrize("lost", [[1], [1, 2]])
+def test_a_lost_connection_is_made_again_after_a_back_off(three: Stage, lost: list[int]) -> None:
     three.confirmed("a")
-    three.servers[1].hang_up()
-    three.hear_until(lambda: three.connected() == [0, 2])
+    for index in lost:
+        three.servers[index].hang_up()
+    three.hear_until(lambda: three.connected() == sorted({0, 1, 2}.difference(lost)))
     three.follow("a")
     assert three.servers[1].heard_names().count("INFO") == 2, "no attempt before the back-off"
-    three.clock.move(BACKOFF_MAX)
+    three.clock.time = max(three.nodes[index].retry_at for index in lost)
     three.follow("a")
     three.confirmed("a", "b")
     assert three.connected() == [0, 1, 2]
-    assert three.asked(1) == [{"a"}, {"a", "b"}], "all channels, on the new connection"
+    assert set().union(*three.asked(1)[1:]) == {"a", "b"}, "all, on the new connection"
+
+
+def test_a_connection_that_was_replaced_is_subscribed_again(one: Stage) -> None:
+    one.confirmed("a")
+    one.subscriptions._connections.drop(0)
+    one.follow("a")
+    assert not one.subscriptions.reaches_quorum("a")
+    assert one.asked() == [{"a"}, {"a"}]
+
+
+def test_what_a_node_did_not_read_at_once_is_sent_later(one: Stage) -> None:
+    one.confirmed("a")
+    connection = one.subscriptions._connections.by_node[0]
+    assert connection
+    connection._outbox += pack(("SUBSCRIBE", "b"))
+    connection.is_blocked = True
+    one.follow("a")
+    one.hear_until(lambda: [b"SUBSCRIBE", b"b"] in one.servers[0].heard)
+    assert not connection.is_blocked
 
 
 def test_no_vote_is_waited_for_to_listen(three: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,8 +152,6 @@ class Subscriptions:
             self._connections.reconnect(now, self._connect_timeout, needs_votes=False)
 
     def _send(self, listening: _Listening, channels: AbstractSet[str], now: float) -> None:
-        if channels == listening.asked:
-            return
         new, old = channels - listening.asked, listening.asked - channels
         listening.asked |= new
         listening.asked -= old

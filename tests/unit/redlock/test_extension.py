@@ -14,6 +14,7 @@ from celery_redlock.redlock.errors import (
     LeaseLost,
     QuorumUnavailable,
 )
+from celery_redlock.redlock.events import Event, Lost
 from celery_redlock.redlock.lease import Lease
 from celery_redlock.redlock.protocol.quorum import validity_ms
 from celery_redlock.redlock.protocol.replies import Superseded
@@ -100,13 +101,15 @@ def test_healed_nodes_do_not_count_at_first(five: Network, redlock: TaskLock, le
 
 
 def test_a_lease_that_a_majority_moved_on_from_is_lost(
-    five: Network, redlock: TaskLock, lease: Lease
+    five: Network, redlock: TaskLock, lease: Lease, seen: list[Event]
 ) -> None:
     take_over(five, lease, range(3))
     with pytest.raises(LeaseLost):
         redlock.extend(lease)
     assert lease.lost
     assert lease.remaining() == 0
+    redlock.keeper.tick()
+    assert [type(event) for event in seen] == [Lost]
 
 
 def test_a_lease_that_a_minority_moved_on_from_is_extended(

@@ -49,9 +49,8 @@ LEFT_OUT = {
             "operate/doctor/__init__.py", "operate/doctor/app.py", "operate/doctor/rights.py",
             "operate/incidents.py", "operate/listing.py", "pools/keeper_client.py",
             "pools/prefork_keeper.py",
-            "redlock/parts.py", "redlock/transport/channel.py", "redlock/transport/connection.py",
-            "redlock/transport/connection_set.py", "redlock/transport/pool.py",
-            "redlock/transport/spares.py", "redlock/transport/subscriptions.py",
+            "redlock/transport/channel.py", "redlock/transport/connection.py",
+            "redlock/transport/connection_set.py",
             "task/apps_task.py", "task/singleton.py", "testing/locks.py", "web/actions.py",
         ),
     }.items()

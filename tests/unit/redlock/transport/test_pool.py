@@ -324,6 +324,7 @@ def test_a_channel_that_is_lent_at_a_fork_is_not_the_childs(stage: Stage) -> Non
 
 def test_closing_the_pool_closes_idle_channels(stage: Stage) -> None:
     channels = stage.lend(2)
+    assert stage.pool.has_channels()
     stage.pool.close()
     assert all(channel.is_closed for channel in channels)
     assert not stage.pool.has_channels()

@@ -47,11 +47,10 @@ LEFT_OUT = {
             "beat/claiming.py", "observers/measurements.py", "observers/opentelemetry.py",
             "observers/prometheus.py", "operate/admission.py", "operate/brokers.py",
             "operate/doctor/__init__.py", "operate/doctor/app.py", "operate/doctor/rights.py",
-            "operate/incidents.py", "operate/listing.py", "pools/keeper_client.py",
-            "pools/prefork_keeper.py",
+            "operate/incidents.py", "operate/listing.py", "pools/prefork_keeper.py",
             "redlock/transport/channel.py", "redlock/transport/connection.py",
-            "redlock/transport/connection_set.py",
-            "task/apps_task.py", "task/singleton.py", "testing/locks.py", "web/actions.py",
+            "redlock/transport/connection_set.py", "task/apps_task.py", "task/singleton.py",
+            "testing/locks.py", "web/actions.py",
         ),
     }.items()
     for file in files

@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -391,15 +392,18 @@ def test_signal_handlers_and_what_they_interrupt_have_other_rows(
 ) -> None:
     leases: list[Lease] = []
 
-    def acquire() -> None:
+    def acquire(*, is_announced: bool = True) -> None:
         leases.append(lease := new_lease())
-        child.announcer("k", 1.0)(lease.owner)
+        if is_announced:
+            child.announcer("k", 1.0)(lease.owner)
         assert register(child, lease)
+
+    hold = partial(acquire, is_announced=False)
 
     def announce() -> None:
         child.announcer("k", 1.0)(new_owner())
 
-    for begin, expected in ((acquire, registered), (announce, announced)):
+    for begin, expected in ((acquire, registered), (hold, registered), (announce, announced)):
         for at in itertools.count(1):
             with (striker := Striker(at, opcodes=True, strike=begin, folder=FOLDER)):
                 begin()

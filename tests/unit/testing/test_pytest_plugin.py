@@ -6,6 +6,7 @@ import inspect
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
 from threading import Event
@@ -19,7 +20,8 @@ from celery_redlock.config import app_lock
 from celery_redlock.execution import running
 from celery_redlock.pools import interrupt
 from celery_redlock.redlock.keeper import Keeper
-from celery_redlock.testing import Locks, MemoryServers, pytest_plugin
+from celery_redlock.signals import lock_lost
+from celery_redlock.testing import Locks, MemoryServers, locks, pytest_plugin
 from tests.support.eventually import eventually
 from tests.support.processes.project import celery_to_itself
 from tests.unit.test_public_names import modules_after
@@ -117,6 +119,38 @@ def test_a_body_in_a_thread_is_interrupted_before_it_goes_on(
         redlock_locks.lose(sync, 1)
         gate.set()
         assert isinstance(ending.result().result, LeaseLost)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_loss_is_awaited_until_the_run_knows_of_it(
+    redlock_locks: Locks, sync: Any, monkeypatch: pytest.MonkeyPatch, is_told: bool
+) -> None:
+    told: list[object] = []
+
+    def hurry(_keeper: Keeper, lease: object) -> None:
+        told.append(lease if is_told else None)
+        lock_lost.send(sync, lease=told[-1])
+
+    def body() -> None:
+        failure = pytest.raises(AssertionError, match=r"'sync:.*' still has its lease")
+        with nullcontext() if is_told else failure:
+            redlock_locks.lose(sync, 1)
+
+    monkeypatch.setattr(Keeper, "hurry", hurry)
+    monkeypatch.setattr(locks, "_NOTICE_S", 60.0 if is_told else 0.05)
+    assert sync.apply((1, body)).state == "SUCCESS"
+    assert len(told) == 1 or not is_told
+
+
+def test_what_is_done_to_locks_ends_with_the_test(
+    redlock_app: Celery, redlock_nodes: object, sync: Any
+) -> None:
+    with Locks(redlock_app) as one:
+        sync.apply((1, partial(one.lose, sync, 1)))
+        one.assert_held(sync, 1)
+    one.assert_free(sync, 1)
+    sync.apply((1,))
+    one.assert_ran_once(sync, 1)
 
 
 @pytest.mark.parametrize(

@@ -275,10 +275,10 @@ class PreforkKeeper:
         record, last = self._table.last_lease(row), self._last_leases.get(row)
         if record is None:
             return None
-        is_new = last is None or last.record.owner != record.owner
-        if last is None or is_new:
-            if last:
-                self._stop_renewing(redlock, last)
+        if last and last.record.owner != record.owner:
+            self._stop_renewing(redlock, last)
+            last = None
+        if is_new := last is None:
             last = self._last_leases[row] = self._new_held(redlock, row, record)
         is_held = self._table.is_held(row, record.owner)
         # A lease that is written, but not held yet, is kept from the next look on.

@@ -28,8 +28,10 @@ from celery_redlock.pools.lease_table import Phase
 from celery_redlock.pools.orphaned_leases import PROVISIONAL_S, RETRY_S
 from celery_redlock.pools.prefork_keeper import PreforkKeeper, is_supported
 from celery_redlock.redlock import Lease, QuorumUnavailable
+from celery_redlock.redlock.errors import shown
 from celery_redlock.redlock.keeper import due_at
-from celery_redlock.redlock.lease import new_owner, owner_id
+from celery_redlock.redlock.lease import holder_of, new_owner, owner_id
+from celery_redlock.redlock.release import DONE_S
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.redlock.threads import dispatch
 from tests.support.fakes.fake_clock import FakeClock
@@ -190,7 +192,9 @@ def test_the_lock_s_keeper_releases_the_attempt_once_more(pool: Pool, failures: 
 
 
 @pytest.mark.parametrize("is_seen", [True, False])
-def test_a_registered_lease_is_released_once(pool: Pool, is_seen: bool) -> None:
+def test_a_registered_lease_is_released_once(
+    pool: Pool, caplog: pytest.LogCaptureFixture, is_seen: bool
+) -> None:
     lease = pool.hold()
     if is_seen:
         pool.step()
@@ -201,6 +205,8 @@ def test_a_registered_lease_is_released_once(pool: Pool, is_seen: bool) -> None:
     assert pool.nodes.taken_over == []
     pool.step()
     assert len(pool.nodes.released) == 1
+    said = f"holder={shown(holder_of(lease.owner))} pid={pool.child.process.pid}"
+    assert caplog.messages == [f"pool process died, its lock is released key=k {said}"]
 
 
 def test_a_lease_whose_release_was_cut_short_is_released(pool: Pool) -> None:
@@ -319,14 +325,18 @@ def test_what_a_process_released_is_not_released_again(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("index", [3, 1024], ids=["in the table", "beyond"])
-def test_a_pool_process_is_watched_without_any_lease(pool: Pool, index: int) -> None:
+def test_a_pool_process_is_watched_without_any_lease(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch, index: int
+) -> None:
     pool.child.kill()
     pool.child = pool.new_member(index)
     pool.step()
     [(pid, child)] = pool.keeper._children.items()
     assert (pid, child.rows) == (pool.child.process.pid, pool.child.client._rows)
+    closed: list[int] = []
+    monkeypatch.setattr(os, "close", closed.append)
     pool.kill()
-    assert pool.keeper._children == {}
+    assert (pool.keeper._children, closed) == ({}, [child.pidfd])
 
 
 def test_a_process_is_watched_once_a_file_descriptor_is_free(
@@ -411,6 +421,10 @@ def test_a_granted_attempt_is_looked_at_for_its_renewal_alone(pool: Pool) -> Non
     pool.hold(30.0)
     pool.step()
     assert pool.keeper._looks_at - pool.nodes.time.now() == pytest.approx(5.0)
+    pool.announce("other", new_owner("task-2"))
+    pool.hold(1.2)
+    pool.step()
+    assert pool.keeper._looks_at - pool.nodes.time.now() == pytest.approx(0.2)
 
 
 # --- looks at the rows ----------------------------------------------------------------------------
@@ -433,6 +447,7 @@ def test_short_tasks_wake_the_keeper_once_in_a_while(pool: Pool) -> None:
 
 def test_an_idle_worker_looks_at_nothing(pool: Pool) -> None:
     pool.step()
+    assert pool.nodes.time.now() == 0.001, "what other processors store is seen by then"
     assert pool.keeper._looks_at == math.inf
     lease = pool.hold()
     assert pool.is_called()
@@ -455,33 +470,33 @@ def test_the_next_look_is_a_sixth_of_the_shortest_ttl_away(pool: Pool, is_held: 
     assert pool.keeper._table.next_look() == pool.keeper._looks_at
 
 
-def test_a_lease_written_during_a_look_is_seen_or_calls(pool: Pool) -> None:
-    """Whatever line of the look another processor's store comes between."""
-    for ttl_before in (None, 6.0, 60.0):
-        for pause in (True, False):
-            before = pool.hold(ttl_before) if ttl_before else None
+@pytest.mark.parametrize(
+    ("ttl_before", "is_over"), [(None, False), (6.0, False), (6.0, True), (60.0, False)]
+)
+def test_a_lease_written_at_any_line_of_a_look_is_seen_or_calls(
+    pool: Pool, ttl_before: float | None, is_over: bool
+) -> None:
+    written: list[Lease] = []
+    for striker in strikers(lambda: written.append(pool.hold(ttl=3.0)), folder=FOLDER):
+        before = [pool.hold(ttl_before)] if ttl_before else []
+        pool.step()
+        if before:
+            pool.nodes.time.time = pool.keeper._looks_at
+        if is_over:
+            pool.child.release(before.pop())
+        with striker:
             pool.step()
-            written: list[Lease] = []
-            if pause:
-                sleep = pool.nodes.time.sleep
-
-                def write(seconds: float, sleep: Any = sleep) -> None:
-                    written.append(pool.hold(ttl=3.0))  # noqa: B023
-                    sleep(seconds)
-
-                vars(pool.nodes.time)["sleep"] = write
-                pool.step()
-                del vars(pool.nodes.time)["sleep"]
-            else:
-                written.append(pool.hold(ttl=3.0))
-            due = pool.nodes.time.now() + 1.0
-            assert pool.is_called() or pool.keeper._looks_at <= due
-            pool.step()
-            assert written[0].owner in pool.nodes.kept
-            for lease in (*written, *([before] if before else [])):
-                pool.child.release(lease)
-            pool.step()
-            pool.step()
+        assert (
+            pool.is_called()
+            or pool.keeper._looks_at <= pool.nodes.time.now() + 1.0
+            or (not written)
+        ), striker.where
+        pool.step()
+        assert {one.owner for one in written + before} <= pool.nodes.kept.keys(), striker.where
+        while leases := written or before:
+            pool.child.release(leases.pop())
+        pool.step()
+        pool.step()
 
 
 def test_a_lease_seen_before_it_is_held_is_kept_later(pool: Pool) -> None:
@@ -493,7 +508,8 @@ def test_a_lease_seen_before_it_is_held_is_kept_later(pool: Pool) -> None:
     assert pool.nodes.kept == {}
     table._map[row * 4096] = Phase.HELD
     pool.step()
-    assert list(pool.nodes.kept) == [lease.owner]
+    [kept] = pool.nodes.kept.values()
+    assert (kept.lease.owner, kept.lease.is_released) == (lease.owner, False)
 
 
 def test_a_released_lease_is_renewed_no_more(pool: Pool) -> None:
@@ -530,6 +546,8 @@ def test_a_renewal_and_a_loss_are_seen_by_the_process(
     kept.lease.deadline = 40.0
     kept.on_extended(kept.lease)
     assert 39.0 < lease.remaining() <= 40.0
+    pool.step()
+    assert pool.nodes.kept[lease.owner] is kept
     kept.lease.backing.is_lost = True
     kept.on_lost(kept.lease)
     assert lease.remaining() == 0.0
@@ -574,6 +592,8 @@ def test_an_outcome_is_applied_to_a_lease_that_was_not_seen_yet(pool: Pool) -> N
     pool.step()
     [held] = pool.keeper._last_leases.values()
     assert (held.lease.owner, held.will_be_redelivered) == (lease.owner, False)
+    pool.kill()
+    assert pool.nodes.how["done_ttl"] == DONE_S
 
 
 ERRORS = pytest.mark.parametrize("error", [RuntimeError, SystemExit, KeyboardInterrupt])

@@ -92,8 +92,7 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
     def __delattr__(self, name: str) -> None:
         """Delete an attribute; see `__setattr__`."""
         super().__delattr__(name)
-        if name.startswith("lock_"):
-            self._config = None
+        self._config = None
 
     @property
     def lease(self) -> Lease | None:
@@ -230,9 +229,7 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
             ConfigurationError: An argument can't be part of the lock's key.
             QuorumUnavailable: Fewer nodes than a quorum could answer, or confirm.
         """
-        config = self._lock_config()
-        name = config.rule.key_for(*as_published(self, args, kwargs, self.serializer))
-        return reservation.release_all(redlock_of(self.app), name)
+        return reservation.release_all(redlock_of(self.app), self._key_of(args, kwargs))
 
     @with_lock
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -330,6 +327,10 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
             return {TOKEN_PARAMETER: None, **kwargs}
         # The token comes last, so that a message can't choose it.
         return {**kwargs, TOKEN_PARAMETER: lease.token if lease else None}
+
+    def _key_of(self, args: Any, kwargs: Any) -> str:
+        """Return the lock key of a call, as `delay` makes it."""
+        return self._lock_config().rule.key_for(*as_published(self, args, kwargs, self.serializer))
 
     def _lock_config(self) -> TaskLockConfig:
         config = self._config

@@ -17,7 +17,6 @@ from celery_redlock.config.app_lock import redlock_of
 from celery_redlock.redlock.errors import DuplicateTask, LockHeld
 from celery_redlock.redlock.lease import task_of
 from celery_redlock.signals import lock_acquired, lock_lost
-from celery_redlock.task.arguments import as_published
 
 if TYPE_CHECKING:
     from celery.result import AsyncResult
@@ -97,13 +96,10 @@ class Locks:
             if lease is lost:
                 is_told.set()
 
-        lock_lost.connect(note)
-        try:
-            ends = time.monotonic() + _NOTICE_S
-            while not is_told.wait(_POLL_S) and time.monotonic() < ends:
-                keeper.hurry(lost)
-        finally:
-            lock_lost.disconnect(note)
+        lock_lost.connect(note)  # weakly: until the function returns
+        ends = time.monotonic() + _NOTICE_S
+        while not is_told.wait(_POLL_S) and time.monotonic() < ends:
+            keeper.hurry(lost)
         return is_told.is_set()
 
     # ---- what happened
@@ -160,9 +156,7 @@ class Locks:
 
 
 def _key_of(task: SingletonTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    config = task._lock_config()  # noqa: SLF001  # the key of a call is no public name yet
-    published = as_published(task, args, kwargs, task.serializer)
-    return config.rule.key_for(*published)
+    return task._key_of(args, kwargs)  # noqa: SLF001  # it is no public name yet
 
 
 def _call(task: SingletonTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -79,9 +79,12 @@ def test_a_model_is_sent_as_its_task_says(app: Celery) -> None:
 
     def body(order: Order, *, fencing_token: int | None) -> None: ...
 
+    dumped["lock_lifetime"] = "until_executed"
     ship = maybe_evaluate(singleton_task(app=app, name="ship", pydantic=True, **dumped)(body))
     args, _ = as_sent(ship, (Order(number="7"),), {})
     assert args == ({"number": "7"},)
+    ship.delay(Order(number="7"))
+    assert ship.drop(Order(number="7"))
 
 
 def test_an_eager_call_has_the_key_of_its_message(ship: Any, app: Celery) -> None:

@@ -102,14 +102,15 @@ def test_a_single_message_is_in_no_canvas(options: dict[str, Any]) -> None:
     assert not publication.is_in_canvas(options)
 
 
-def test_a_chain_of_a_reserved_call_is_published(
+def test_a_canvas_of_a_reserved_call_is_published(
     new_task: NewTask, node: OneNode, published: Any
 ) -> None:
     node.held["t"] = HOLDER, 1e9
     task = new_task(lock_lifetime="until_executed")
     chain(task.si(), task.si()).delay()
-    [headers] = published
-    assert HEADER not in headers
+    task.apply_async(link=task.si())
+    task.apply_async(link_error=task.si())
+    assert [HEADER in headers for headers in published] == [False] * 3
 
 
 # --- for how long ---------------------------------------------------------------------------------
@@ -144,6 +145,11 @@ def test_a_reservation_lasts_as_long_as_its_message_may_wait(
 def test_a_reservation_lasts_until_after_the_eta(eta: float, ttl: float) -> None:
     lock = lock_options("t", {"lock_lifetime": "until_executed"}, {}, max_ttl=60.0)
     assert message_ttl(lock, {"eta": at(eta)}) == pytest.approx(ttl, abs=60)
+
+
+def test_a_task_that_expires_is_reserved_as_long(new_task: NewTask, node: OneNode) -> None:
+    new_task(lock_lifetime="until_executed", expires=600).delay()
+    assert node.held["t"][1] - node.clock.now() == pytest.approx(601)
 
 
 def test_a_throttle_lasts_for_its_ttl_whatever_the_message() -> None:

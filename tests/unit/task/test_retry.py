@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from kombu.exceptions import OperationalError
 
 from celery_redlock import LeaseLost, SingletonTask
 from celery_redlock.execution.running import current
+from celery_redlock.messages import broker, requeue
 from celery_redlock.messages.origin import ORIGIN, Origin
 from celery_redlock.pools import interrupt
 from tests.support.fakes.forged import NewTask, deliver
@@ -45,7 +47,7 @@ def test_a_retry_goes_back_to_its_queue_unless_told_otherwise(
 ) -> None:
     @app.task(base=SingletonTask, bind=True, name="t", lock_key=[])
     def body(self: Any, a: int) -> None:
-        self.retry([a + 1], countdown=0, **options)
+        self.retry(args=[a + 1], countdown=0, **options)
 
     delivered: Any = {
         "delivery_info": {"exchange": "all", "routing_key": "any"},
@@ -55,15 +57,38 @@ def test_a_retry_goes_back_to_its_queue_unless_told_otherwise(
     assert sent == [((2,), *target)]
 
 
-def test_a_retry_goes_where_celery_sends_it_if_nothing_is_known(
-    app: Celery, sent: list[Any]
+@pytest.mark.parametrize("route", [{}, {"queue": "mine"}])
+def test_a_retry_that_needs_no_exchange_goes_where_celery_sends_it(
+    app: Celery, sent: list[Any], monkeypatch: pytest.MonkeyPatch, route: dict[str, str]
 ) -> None:
+    monkeypatch.setattr(requeue, "route_back", lambda _: route)
+
     @app.task(base=SingletonTask, bind=True, name="t", lock_key=[])
     def body(self: Any) -> None:
         self.retry(countdown=0)
 
     deliver(body, delivery_info={"exchange": "all", "routing_key": "any"})
     assert sent == [((), "all", "any")]
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+@pytest.mark.parametrize("given", [{}, {"producer": "given"}])
+def test_the_broker_confirms_a_retry(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], is_late: bool
+) -> None:
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(broker, "confirming_producer", lambda _: nullcontext("confirming"))
+    monkeypatch.setattr(Task, "apply_async", lambda *_, **how: told.append(how))
+
+    @app.task(base=SingletonTask, bind=True, name="t", lock_key=[], acks_late=is_late)
+    def body(self: Any) -> None:
+        self.retry(countdown=1, **given)
+
+    deliver(body)
+    [how] = told
+    assert how["producer"] == given.get("producer", "confirming")
+    assert "confirm_timeout" in how
+    assert ("retry_policy" in how) is not is_late
 
 
 @pytest.mark.parametrize(
@@ -140,6 +165,6 @@ def test_a_retry_of_celerys_own_task_is_celerys(app: Celery, sent: list[Any]) ->
         delivery_info=info, args=[1], kwargs={},
     )  # fmt: skip
     with pytest.raises(Retry):
-        task.retry([2], countdown=0)
+        task.retry(args=[2], countdown=0)
     task.pop_request()
     assert sent == [((2,), "all", "any")]

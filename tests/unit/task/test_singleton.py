@@ -67,7 +67,7 @@ def test_a_direct_call_runs_the_apps_own_call(app: Celery) -> None:
     assert task(1) == ["in context", 1]  # type: ignore[comparison-overlap]
 
 
-def test_the_apps_task_class_may_publish_itself_and_be_abstract(app: Celery) -> None:
+def test_the_apps_task_class_may_publish_and_apply_itself(app: Celery) -> None:
     published: list[Any] = []
 
     class Company(Task, abc.ABC):  # type: ignore[type-arg]
@@ -77,6 +77,9 @@ def test_the_apps_task_class_may_publish_itself_and_be_abstract(app: Celery) -> 
             given = {name: value for name, value in options.items() if name != "headers"}
             published.append((args, given))
             return super().apply_async(args, kwargs, **options)
+
+        def apply(self, *_: Any, **__: Any) -> Any:
+            return "applied"
 
     app.task_cls = Company  # type: ignore[assignment]
 
@@ -89,6 +92,7 @@ def test_the_apps_task_class_may_publish_itself_and_be_abstract(app: Celery) -> 
     task.delay(1)
     other.apply_async((2,), task_id="mine", countdown=3)
     assert published == [((1,), {}), ((2,), {"task_id": "mine", "countdown": 3})]
+    assert task.apply((1,)) == "applied"  # type: ignore[comparison-overlap]
 
 
 def test_everything_that_a_call_says_reaches_celery(
@@ -97,21 +101,23 @@ def test_everything_that_a_call_says_reaches_celery(
     sent: list[Any] = []
 
     def note(_task: Any, args: Any, kwargs: Any, **options: Any) -> None:
-        options.pop("headers")
+        options.pop("headers", None)
         sent.append((args, kwargs, options))
 
     monkeypatch.setattr(Task, "apply_async", note)
+    app.task_cls = SingletonTask  # type: ignore[assignment]
 
-    @app.task(base=SingletonTask, lazy=False)
+    @app.task(lazy=False)
     def task(a: int) -> None: ...
 
     everything: dict[str, Any] = {
         "task_id": "mine", "producer": object(), "link": task.s(), "link_error": task.s(),
         "shadow": "other", "countdown": 3,
     }  # fmt: skip
-    task.apply_async((1,), {}, **everything)
-    task.apply_async(kwargs={"a": 1})
-    assert sent == [((1,), {}, everything), (None, {"a": 1}, {})]
+    for each in (task, app.tasks["celery.accumulate"]):
+        each.apply_async((1,), {}, **everything)
+        each.apply_async(kwargs={"a": 1})
+    assert sent == [((1,), {}, everything), (None, {"a": 1}, {})] * 2
 
 
 def test_a_failing_lock_key_function_raises_at_publish(app: Celery) -> None:
@@ -285,11 +291,11 @@ def test_an_option_set_on_a_task_counts_from_the_next_call(app: Celery) -> None:
     assert task.apply().get() == 30
     task.lock_ttl = 8
     assert task.apply().get() == 8
+    del task.lock_ttl
+    assert task.apply().get() == 30
     task.lock_tll = 8
     with pytest.raises(ConfigurationError, match="did you mean lock_ttl"):
         task.delay()
-    del task.lock_ttl, task.lock_tll
-    assert task.apply().get() == 30
 
 
 def test_a_task_has_the_lease_of_its_own_run_only(app: Celery, node: OneNode) -> None:

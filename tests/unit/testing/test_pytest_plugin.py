@@ -11,6 +11,7 @@ from functools import partial
 from importlib import import_module
 from threading import Event
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 from celery import Celery
@@ -59,6 +60,15 @@ def test_a_held_lock_makes_a_duplicate_of_a_call(redlock_locks: Locks, sync: Any
         with pytest.raises(LockHeld), redlock_locks.hold(sync, 1):
             pass
     redlock_locks.assert_free(sync, 1)
+    assert redlock_locks.holder(sync, 1) is None
+
+
+def test_a_duplicate_is_awaited_for_ten_seconds_unless_told(redlock_locks: Locks) -> None:
+    result = Mock(**{"get.return_value": Mock(spec=DuplicateTask)})
+    redlock_locks.assert_duplicate(result)
+    redlock_locks.assert_duplicate(result, 3.0)
+    waits = [call(timeout=seconds, propagate=False) for seconds in (10.0, 3.0)]
+    assert result.get.call_args_list == waits
 
 
 def test_a_run_is_counted_by_the_key_of_its_call(redlock_locks: Locks, sync: Any) -> None:
@@ -77,8 +87,8 @@ def test_a_lease_is_lost_to_another_worker_on_command(redlock_locks: Locks, sync
         tokens.append(redlock_locks.lose(sync, 1).token)
         sync.lease.ensure()
 
-    result = sync.apply((1, body))
-    assert isinstance(result.result, LeaseLost)
+    beside_another_run = sync.apply((2, partial(sync.apply, (1, body))))
+    assert isinstance(beside_another_run.result.result, LeaseLost)
     assert redlock_locks.holder(sync, 1) == "another-worker"
     own, thiefs = tokens
     assert thiefs > own

@@ -13,7 +13,7 @@ from kombu.exceptions import OperationalError
 from kombu.transport.native_delayed_delivery import MAX_LEVEL, level_name
 
 from celery_redlock.messages.reservation import reservation_in
-from celery_redlock.redlock.errors import RedlockError, shown
+from celery_redlock.redlock.errors import RedlockError, shown, visible
 from celery_redlock.units import count
 
 from .locks import escaped
@@ -30,6 +30,18 @@ class MessagesUnknown(RedlockError):
 
     def __str__(self) -> str:
         return f"it can't be told which messages are left: {self.args[0]}. Nothing was released"
+
+
+def reason_in(error: BaseException) -> str:
+    """Return why a broker's client failed: the kind of its error, and what the system said.
+
+    Without its text, which may quote parts of the broker's URL, and so of its password.
+    """
+    cause = error.__cause__ or error  # kombu's own errors come from the client's
+    for one in (cause, cause.__context__):
+        if isinstance(one, OSError) and one.strerror:
+            return f"{type(cause).__name__}: {visible(one.strerror)}"
+    return type(cause).__name__
 
 
 class Brokers:
@@ -89,7 +101,7 @@ class Brokers:
         try:
             yield
         except tuple(errors) as error:
-            raise MessagesUnknown(f"the broker can't be asked ({shown(error)})") from error
+            raise MessagesUnknown(f"the broker can't be asked ({reason_in(error)})") from error
 
     def _connections(self) -> Iterable[Any]:
         both = (self._app.connection_for_read(), self._app.connection_for_write())

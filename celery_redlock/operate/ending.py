@@ -11,6 +11,7 @@ from celery_redlock.redlock.lease import is_period
 from celery_redlock.redlock.protocol.quorum import majority
 from celery_redlock.redlock.protocol.replies import Busy
 
+from .brokers import reason_in
 from .lock_view import LockView, view_of
 from .locks import Kind, Lock, lock_of
 from .node_set import NodeSet
@@ -199,9 +200,7 @@ def _ask(app: Any, lock: Lock, order: Order) -> list[tuple[str, dict[str, Any]]]
                 "redlock_end", arguments, connection=connection, reply=True, timeout=_REPLIES_S
             )
     except Exception as error:
-        # Without its text, which may quote the broker's URL and its password.
-        kind = type(error).__name__
-        raise RedlockError(f"the workers could not be asked: {kind}") from error
+        raise RedlockError(f"the workers could not be asked: {reason_in(error)}") from error
     if replies is None:
         raise RedlockError("the broker has no remote control, by which workers are asked")
     pairs = [(shown(name), said) for reply in replies for name, said in reply.items()]

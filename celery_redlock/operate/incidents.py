@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from .brokers import reason_in
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -143,7 +145,7 @@ class Incidents:
             try:
                 self._receive()
             except Exception as error:  # noqa: BLE001  # whatever fails at a broker: try again
-                self.problem = f"{type(error).__name__}: {error}"
+                self.problem = reason_in(error)
             self._stopped.wait(_AGAIN_S)
 
     def _receive(self) -> None:

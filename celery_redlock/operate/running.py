@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from celery_redlock.redlock.errors import shown
 from celery_redlock.redlock.labels import label_of
 
+from .brokers import reason_in
 from .locks import Execution
 from .workers import remote_control
 
@@ -152,7 +153,7 @@ def _ask(app: Any, wanted: Collection[str], *, shows_arguments: bool) -> Running
     except _AllFound:
         pass
     except Exception as error:  # noqa: BLE001  # whatever fails at a broker
-        problem = f"the broker can't be asked ({shown(error)})"
+        problem = f"the broker can't be asked ({reason_in(error)})"
     return Running({label: one for label, (_, one) in found.items()}, problem)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from celery_redlock.operate.brokers import reason_in
 from celery_redlock.operate.node_set import NodeSet
 from celery_redlock.operate.node_status import NodeStatus
 from celery_redlock.operate.target import Target
@@ -35,8 +36,7 @@ def worker_findings(
     try:
         yield from _compared(target.app, _placement(target, nodes, statuses), set(tasks))
     except Exception as error:  # noqa: BLE001  # of any broker's client
-        # Without its text, which may quote the broker's URL and its password.
-        what = f"the workers could not be asked: {type(error).__name__}"
+        what = f"the workers could not be asked: {reason_in(error)}"
         yield traps.ELSEWHERE.at("broker_url", what, Severity.UNKNOWN)
 
 

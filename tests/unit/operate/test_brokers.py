@@ -6,9 +6,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kombu import Connection
 
 from celery_redlock.messages.reservation import Reservation
-from celery_redlock.operate.brokers import Brokers, MessagesUnknown
+from celery_redlock.operate.brokers import Brokers, MessagesUnknown, reason_in
 from tests.support.fakes.messages import Broker, RabbitMQ, RedisBroker
 
 if TYPE_CHECKING:
@@ -68,6 +69,20 @@ def test_only_the_servers_of_sentinel_are_one_broker(alt: list[str], *, is_one: 
     else:
         with pytest.raises(MessagesUnknown, match="there are several brokers"):
             owners(broker)
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("redis://:secret@127.0.0.1:1", "ConnectionError: Connection refused"),
+        ("amqp://me:secret@127.0.0.1:1", "ConnectionRefusedError: Connection refused"),
+        ("redis://:sec/ret@host", "ValueError"),
+    ],
+)
+def test_the_reason_of_an_error_quotes_no_password(url: str, reason: str) -> None:
+    with pytest.raises(Exception) as raised:  # noqa: PT011  # of any client
+        Connection(url).ensure_connection(max_retries=1)
+    assert reason_in(raised.value) == reason
 
 
 def test_other_errors_are_not_the_broker_s() -> None:

@@ -141,7 +141,7 @@ def test_a_broker_that_fails_is_tried_again_after_five_seconds(
             return self.is_set()
 
     def fail() -> None:
-        raise OSError(f"down {len(pauses)}")
+        raise OSError(len(pauses) + 500, f"down {len(pauses)}", "redis://:secret@host")
 
     parts = SimpleNamespace(Event=Stopped, Thread=threading.Thread)
     monkeypatch.setattr(module, "threading", parts)

@@ -117,12 +117,17 @@ def test_without_an_answer_the_reason_is_told(app: Celery, monkeypatch: pytest.M
     assert running_tasks(target(app), [held_by("t-1")]).problem is None
 
 
-def test_a_broker_that_is_away_is_the_reason() -> None:
-    with Celery("bank", broker="redis://127.0.0.1:1", set_as_current=False) as app:
+@pytest.mark.parametrize(
+    ("broker", "reason"),
+    [
+        ("redis://127.0.0.1:1", "ConnectionError: Connection refused"),
+        ("redis://:sec/ret@host", "ValueError"),
+    ],
+)
+def test_a_broker_that_is_away_is_the_reason(broker: str, reason: str) -> None:
+    with Celery("bank", broker=broker, set_as_current=False) as app:
         problem = running_tasks(target(app), [held_by("t-1")]).problem
-    assert problem
-    assert problem.startswith("the broker can't be asked (")
-    assert "refused" in problem
+    assert problem == f"the broker can't be asked ({reason})"
 
 
 @pytest.mark.timeout(30)
@@ -132,9 +137,7 @@ def test_a_broker_that_hangs_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> N
         broker = f"redis://127.0.0.1:{frozen.getsockname()[1]}"
         with Celery("bank", broker=broker, set_as_current=False) as app:
             problem = running_tasks(target(app), [held_by("t-1")]).problem
-    assert problem
-    assert problem.startswith("the broker can't be asked (")
-    assert "Timeout" in problem
+    assert problem == "the broker can't be asked (TimeoutError)"
 
 
 def test_a_broker_without_remote_control_is_the_reason(

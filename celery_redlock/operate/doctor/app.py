@@ -94,9 +94,8 @@ def _of_options(task: SingletonTask, options: LockOptions) -> Iterator[Finding]:
 def _of_key(name: str, rule: KeyRule) -> Iterator[Finding]:
     parameters = rule.signature.parameters
     for parameter in _in_key(rule):
-        kind = parameters[parameter].annotation if parameter in parameters else ""
-        kind = kind if isinstance(kind, str) else getattr(kind, "__name__", "")
-        kind = kind.rpartition(".")[2]
+        annotation = parameters[parameter].annotation
+        kind = str(getattr(annotation, "__name__", annotation)).rpartition(".")[2]
         if parameter in _UNSTABLE_NAMES or kind in _UNSTABLE_TYPES:
             what = f"the argument {parameter!r}" + (f" ({kind})" if kind in _UNSTABLE_TYPES else "")
             yield traps.KEYS.at(name, f"{what} is part of the key")
@@ -142,9 +141,7 @@ def _time_limit(task: SingletonTask) -> float | None:
 
 
 def _of_acknowledgement(task: SingletonTask) -> Iterator[Finding]:
-    conf: Any = task.app.conf
-    rejects = task.reject_on_worker_lost or conf.task_reject_on_worker_lost
-    if task.acks_late and not rejects:
+    if task.acks_late and not task.reject_on_worker_lost:
         yield traps.WORKER_LOST.at(str(task.name), "acks_late is set, reject_on_worker_lost is not")
 
 

@@ -124,7 +124,8 @@ def test_a_reservation_is_an_orphan_without_a_message_only(
     for place, put in places.items():
         key = f"bank.report:{place}"
         put(message(key, redlock.reserve(key, 60).owner))
-    broker.lists["log"] = ["not a message", "[1]"]
+    broker.lists["log"] = ["not a message", "[1]", "{}"]
+    broker.hashes[f"{start}log of {broker.unacked_key}"] = {"field": "1"}
     assert look() == ["bank.report:purged"]
     broker.lists.clear()
     assert look() == [f"bank.report:{key}" for key in ("purged", "queued", "undeclared", "urgent")]
@@ -245,6 +246,7 @@ def test_more_messages_than_are_read_leave_all_unknown(
     monkeypatch.setattr(brokers, "MOST_MESSAGES", 4)
     redlock.reserve("bank.report:1", 60)
     broker.queue("elsewhere", *[{"headers": {}}] * 4)
+    broker.lists["log"] = ["more than 4 of something else"] * 5
     assert look() == ["bank.report:1"]
     getattr(broker, put)({"queue": "other", "deliver": "unacked"}[put], {"headers": {}})
     with pytest.raises(MessagesUnknown, match="more than 4, too many to read"):

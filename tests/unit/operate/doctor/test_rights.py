@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.operate import doctor
-from celery_redlock.operate.doctor import diagnose
+from celery_redlock.operate.doctor import diagnose, diagnosis
 from celery_redlock.operate.doctor.rights import rights_findings
 from celery_redlock.operate.node_set import NodeSet
 from celery_redlock.redlock.protocol.scripts import ALL
@@ -201,7 +200,7 @@ def test_persistence_is_unknown_where_config_is_forbidden(three: Operated) -> No
 def test_what_is_found_twice_is_told_once(three: Operated, monkeypatch: pytest.MonkeyPatch) -> None:
     three[0].info["maxmemory_policy"] = "allkeys-lru"
     [once] = diagnose(three.target())
-    monkeypatch.setattr(doctor, "rights_findings", lambda *_: [once])
+    monkeypatch.setattr(diagnosis, "rights_findings", lambda *_: [once])
     assert diagnose(three.target()) == [once]
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.operate.doctor import diagnose, diagnosis
 from celery_redlock.operate.doctor.rights import rights_findings
 from celery_redlock.operate.node_set import NodeSet
 from celery_redlock.redlock.protocol.scripts import ALL
@@ -195,40 +194,3 @@ def test_persistence_is_unknown_where_config_is_forbidden(three: Operated) -> No
     [(code, severity, where, what)] = found(three, restart_guard=False)
     assert (code, severity, where) == ("RL112", "unknown", A)
     assert "CONFIG, which tells appendfsync, is forbidden" in what
-
-
-def test_what_is_found_twice_is_told_once(three: Operated, monkeypatch: pytest.MonkeyPatch) -> None:
-    three[0].info["maxmemory_policy"] = "allkeys-lru"
-    [once] = diagnose(three.target())
-    monkeypatch.setattr(diagnosis, "rights_findings", lambda *_: [once])
-    assert diagnose(three.target()) == [once]
-
-
-def test_the_diagnosis_begins_with_the_worst(three: Operated) -> None:
-    three[0].info["maxclients"] = "1"  # a warning of the node
-    three[1].info.pop("maxmemory_policy")  # unknown
-    three[2].refused["SET"] = "NOPERM"  # an error of the rights
-    three[2].info["maxmemory_policy"] = "allkeys-lru"  # an error of the node
-    assert [one.trap.code for one in diagnose(three.target())] == [
-        "RL104", "RL116", "RL114", "RL104"
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(("count", "code"), [(2, "RL109"), (4, "RL109")])
-def test_an_even_number_of_nodes_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, count: int, code: str
-) -> None:
-    [finding] = diagnose(Operated(count, monkeypatch).target())
-    assert (finding.trap.code, finding.where) == (code, "redlock_nodes")
-    assert f"must be odd (1, 3, 5 …), got {count}" in finding.what
-
-
-def test_a_url_that_is_named_twice_is_an_error(three: Operated) -> None:
-    [finding] = diagnose(three.target(urls=[*three.urls[:2], three.urls[0]]))
-    assert finding.trap.code == "RL108"
-
-
-def test_healthy_nodes_have_no_finding_and_keep_no_key(three: Operated) -> None:
-    assert diagnose(three.target()) == []
-    three.pass_(1.0)  # the floor of the lock that judges a node
-    assert [three[number].keys() for number in range(3)] == [[], [], []]

@@ -6,10 +6,9 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
-from celery_redlock.operate.node_set import Command, NodeSet
+from celery_redlock.operate.node_set import Command, NodeSet, Replies, refusal_in
 from celery_redlock.operate.target import Target
-from celery_redlock.redlock.protocol.replies import Failed, says_denied, says_replica
-from celery_redlock.redlock.protocol.run_notes import stores_each_write
+from celery_redlock.redlock.protocol.replies import says_denied, says_replica
 from celery_redlock.redlock.protocol.scripts import (
     ALL,
     CONFIRM,
@@ -25,7 +24,8 @@ from . import traps
 from .nodes import is_local
 from .traps import Finding, Severity
 
-_STORING = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite")
+_STORING = {b"appendonly": b"yes", b"appendfsync": b"always", b"no-appendfsync-on-rewrite": b"no"}
+"""Settings of a node that stores each write before it replies."""
 _TTL_MS = 10_000
 _TOKEN = 2**52
 """Above any floor, so that each script does all of its work."""
@@ -78,13 +78,13 @@ def _commands(keys: tuple[str, str]) -> list[Command]:
 
 
 def _narrow(connection: DirectConnection, commands: Sequence[Command]) -> Iterator[Finding]:
-    denied, others = _errors(connection, commands)
+    said = _errors(connection, commands)
     if connection.error is not None:
         yield traps.DOWN.at(connection.name, connection.error)
-    elif denied:
-        yield traps.NARROW.at(connection.name, denied[0], Severity.ERROR)
+    elif denied := _denial_in(said):
+        yield traps.NARROW.at(connection.name, denied, Severity.ERROR)
     # A replica has a trap of its own.
-    elif others := [text for text in others if not says_replica(text)]:
+    elif others := [text for text in said if not says_replica(text)]:
         yield traps.REFUSES.at(connection.name, others[0], Severity.ERROR)
 
 
@@ -92,47 +92,47 @@ def _wakeups(connection: DirectConnection, channel: str, *, has_pushes: bool) ->
     commands: list[Command] = [("PUBSUB", "NUMSUB", channel), ("PUBLISH", channel, "")]
     if not has_pushes:  # there, a subscription has no reply
         commands += [("SUBSCRIBE", channel), ("UNSUBSCRIBE", channel)]
-    denied, _ = _errors(connection, commands)
-    if denied:
-        yield traps.NARROW.at(connection.name, f"wakeups of waiting callers: {denied[0]}")
+    if denied := _denial_in(_errors(connection, commands)):
+        yield traps.NARROW.at(connection.name, f"wakeups of waiting callers: {denied}")
 
 
-def _errors(
-    connection: DirectConnection, commands: Sequence[Command]
-) -> tuple[list[str], list[str]]:
-    """Return the errors that a node replies with: for lack of a right, and others."""
-    replies = connection.ask(commands)
-    said = [str(reply) for reply in replies if isinstance(reply, ErrorReply)]
-    return [one for one in said if says_denied(one)], [one for one in said if not says_denied(one)]
+def _errors(connection: DirectConnection, commands: Sequence[Command]) -> list[str]:
+    """Return the errors that a node replies with."""
+    return [str(one) for one in connection.ask(commands) if isinstance(one, ErrorReply)]
+
+
+def _denial_in(errors: Sequence[str]) -> str | None:
+    """Return the first error for lack of a right."""
+    return next(filter(says_denied, errors), None)
 
 
 def _wide(connection: DirectConnection) -> Iterator[Finding]:
     replies = connection.ask([("ACL", "WHOAMI")])
-    if isinstance(replies, Failed) or not isinstance(replies[0], bytes):
+    if refusal_in(replies) is not None:
         return
-    user = replies[0].decode(errors="replace")
+    user = cast("list[bytes]", replies)[0]
     # Only a user with rights of an administrator may ask this.
-    replies = connection.ask([("ACL", "GETUSER", user)])
-    if isinstance(replies, Failed) or isinstance(replies[0], ErrorReply):
-        return
-    flat = cast("list[Any]", replies[0])
-    rights = dict(zip(flat[::2], flat[1::2], strict=False))
-    commands = rights.get(b"commands", b"")
-    if isinstance(commands, bytes) and commands.startswith(b"+@all"):
-        is_open = b"nopass" in cast("list[bytes]", rights.get(b"flags", []))
-        what = f"user {user}: {commands.decode()}" + (", without a password" if is_open else "")
-        yield traps.WIDE.at(connection.name, what)
+    rights = _fields_in(connection.ask([("ACL", "GETUSER", user)]))
+    if rights and rights.get(b"commands", b"").startswith(b"+@all"):
+        what = f"user {user.decode(errors='replace')}: {rights[b'commands'].decode()}"
+        is_open = b"nopass" in rights.get(b"flags", ())
+        yield traps.WIDE.at(connection.name, what + (", without a password" if is_open else ""))
 
 
 def _forgets(connection: DirectConnection) -> Iterator[Finding]:
     """Yield a finding unless the node stores each write before it replies."""
-    replies = connection.ask([("CONFIG", "GET", "*append*")])
-    if isinstance(replies, Failed) or not isinstance(replies[0], list):
+    conf = _fields_in(connection.ask([("CONFIG", "GET", "*append*")]))
+    if conf is None:
         what = "redlock_restart_guard is off, and CONFIG, which tells appendfsync, is forbidden"
         yield traps.FORGETS.at(connection.name, what, Severity.UNKNOWN)
-        return
-    if not stores_each_write(replies[0]):
-        flat = [part.decode(errors="replace") for part in cast("list[bytes]", replies[0])]
-        conf = dict(zip(flat[::2], flat[1::2], strict=False))
-        what = ", ".join(f"{name} {conf[name]}" for name in _STORING if name in conf)
-        yield traps.FORGETS.at(connection.name, what, Severity.ERROR)
+    elif any(conf.get(name) != value for name, value in _STORING.items()):
+        told = [f"{name.decode()} {conf[name].decode()}" for name in _STORING if name in conf]
+        yield traps.FORGETS.at(connection.name, ", ".join(told), Severity.ERROR)
+
+
+def _fields_in(replies: Replies) -> dict[bytes, Any] | None:
+    """Return the fields in the one reply of a node, a list with protocol 2; None: an error."""
+    if refusal_in(replies) is not None:
+        return None
+    reply = cast("list[Any]", replies)[0]
+    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=False))

@@ -1,4 +1,4 @@
-"""What a node tells of its server's run: whether an operator admitted it, whether it stores all.
+"""What a node tells of its server's run: whether an operator admitted it.
 
 Under each key prefix there may be a note: the run id of a server that an operator has declared new,
 and what that was found for. Losing it only makes the restart guard longer.
@@ -7,12 +7,11 @@ and what that was found for. Losing it only makes the restart guard longer.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from .scripts import Argument
 
 Command = tuple[Argument, ...]
-_SAFE = {b"appendonly": b"yes", b"appendfsync": b"always", b"no-appendfsync-on-rewrite": b"no"}
 _MOST_DIGITS = 15
 
 
@@ -67,15 +66,3 @@ class Admission(NamedTuple):
     @property
     def _place(self) -> str:
         return f"{self.address} of {' '.join(sorted(self.nodes))}"
-
-
-def stores_each_write(configuration: object) -> bool:
-    """Return whether a server stores each write before it replies, by its reply to CONFIG GET."""
-    if isinstance(configuration, dict):
-        found = cast("dict[object, object]", configuration)
-    elif isinstance(configuration, list):
-        flat = cast("list[object]", configuration)
-        found = dict(zip(flat[::2], flat[1::2], strict=False))
-    else:
-        return False
-    return all(found.get(name) == value for name, value in _SAFE.items())

@@ -50,6 +50,7 @@ class Reporting(Peer):
     Attributes:
         info: Fields of its INFO.
         conf: Its configuration.
+        user: Reply to ACL WHOAMI.
         rights: Reply to ACL GETUSER.
         refused: The errors that it answers with, by the name of the command.
     """
@@ -70,6 +71,7 @@ class Reporting(Peer):
         self.conf = {
             "appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no",
         }  # fmt: skip
+        self.user = b"default"
         self.rights: Any = [b"flags", [b"on"], b"commands", b"-@all +get"]
         self.refused: dict[str, str] = {}
 
@@ -77,6 +79,8 @@ class Reporting(Peer):
         name = str(command[0]).split()[0]
         if name in self.refused:
             return ErrorReply(self.refused[name])
+        if name == "ACL":
+            return {("WHOAMI",): self.user, ("GETUSER", self.user): self.rights}[command[1:]]
         return super().execute(command)
 
     def keys(self) -> list[str]:
@@ -123,25 +127,30 @@ class Reporting(Peer):
     def _do_dbsize(self) -> int:
         return len(self.keys())
 
-    def _do_scan(self, cursor: str, _match: str, pattern: str, *_count: str) -> list[object]:
+    def _do_scan(
+        self, cursor: str, match: str, pattern: str, count: str, most: str
+    ) -> list[object]:
+        assert (match, count, int(most) > 0) == ("MATCH", "COUNT", True)
         start, names = int(cursor), self.keys()
         end = start + _PAGE
         glob = re.sub(r"\\(.)", r"[\1]", pattern)
-        page = [name.encode() for name in names[start:end] if fnmatch.fnmatchcase(name, glob)]
+        page = [
+            name.encode(errors="surrogateescape")
+            for name in names[start:end]
+            if fnmatch.fnmatchcase(name, glob)
+        ]
         # A server may return a key twice.
         return [str(end if end < len(names) else 0).encode(), page + page[:1]]
 
     def _do_config(self, action: str, name: str, value: str = "") -> Any:
         if action == "SET":
             return super()._do_config(action, name, value)
+        assert action == "GET"
         pairs = [pair for pair in self.conf.items() if fnmatch.fnmatchcase(pair[0], name)]
         return [text.encode() for pair in pairs for text in pair]
 
     def _do_cluster(self, question: str) -> Any:
         return b"me" if question == "MYID" else []
-
-    def _do_acl(self, action: str, *_user: str) -> Any:
-        return b"default" if action == "WHOAMI" else self.rights
 
 
 class Operated(Network):

@@ -102,8 +102,10 @@ def test_a_write_that_is_refused_for_another_reason_is_an_error(three: Operated)
 
 
 def test_missing_rights_come_before_other_refusals(three: Operated) -> None:
-    three[0].refused = {"SET": "OOM full", "GET": "NOPERM no get"}
+    three[0].refused = {"SET": "OOM full", "GET": "NOPERM no get", "PTTL": "NOPERM no pttl"}
     assert [(code, what) for code, _, _, what in found(three)] == [("RL116", "NOPERM no get")]
+    three[0].refused = {"SET": "OOM full", "GET": "ERR late"}
+    assert [(code, what) for code, _, _, what in found(three)] == [("RL118", "OOM full")]
 
 
 def test_the_refusals_of_a_replica_are_not_a_second_finding(three: Operated) -> None:
@@ -128,24 +130,31 @@ def test_a_node_that_goes_down_meanwhile_is_a_warning(
         [one, *others] = rights_findings(target, connections)
     assert A not in {each.where for each in others}
     assert (one.trap.code, one.severity.value, one.where) == ("RL102", "warning", A)
+    assert one.what == "Connection closed"
 
 
 REMOTE = ["redis://10.0.0.1:7000", "redis://127.0.0.1:7001", "redis://127.0.0.1:7002"]
 
 
 @pytest.mark.parametrize(
-    ("flags", "commands", "says"),
+    ("rights", "says"),
     [
-        ([b"on"], b"-@all +get", None),
-        ([b"on"], b"+@all -config", "user default: +@all -config"),
-        ([b"on", b"nopass"], b"+@all", "user default: +@all, without a password"),
+        ([b"flags", [b"on"], b"commands", b"-@all +get"], None),
+        ([b"flags", [b"on"], b"commands", b"+@all -config"], "+@all -config"),
+        ([b"flags", [b"nopass"], b"commands", b"+@all"], "+@all, without a password"),
+        # As with protocol 3.
+        ({b"flags": {b"nopass"}, b"commands": b"+@all"}, "+@all, without a password"),
+        ([b"commands", b"+@all"], "+@all"),
+        ([b"flags", [b"nopass"]], None),
     ],
 )
 def test_all_commands_from_another_machine_are_too_many(
-    three: Operated, flags: list[bytes], commands: bytes, says: str | None
+    three: Operated, rights: Any, says: str | None
 ) -> None:
-    three[0].rights = three[1].rights = [b"flags", flags, b"commands", commands]
-    expected = [("RL117", "warning", "10.0.0.1:7000", says)] if says else []
+    three[0].user = b"caf\xe9"
+    three[0].rights = three[1].rights = rights
+    what = f"user caf\ufffd: {says}"
+    expected = [("RL117", "warning", "10.0.0.1:7000", what)] if says else []
     assert found(three, urls=REMOTE) == expected
 
 
@@ -156,6 +165,21 @@ def test_a_user_who_may_not_ask_for_rights_is_no_finding(three: Operated) -> Non
     assert found(three, urls=REMOTE) == []
     three[0].refused["ACL"] = "ERR unknown command 'ACL'"
     assert found(three, urls=REMOTE) == []
+
+
+@pytest.mark.parametrize(("last", "count"), [("DEL", 0), ("ACL", 0), ("CONFIG", 1)])
+def test_a_node_that_goes_down_between_questions_is_unknown(
+    three: Operated, monkeypatch: pytest.MonkeyPatch, last: str, count: int
+) -> None:
+    execute = three[0].execute
+
+    def go_down(command: Any) -> object:
+        three[0].is_up &= command[0] != last
+        return execute(command)
+
+    three[0].rights = [b"flags", [b"nopass"], b"commands", b"+@all"]
+    monkeypatch.setattr(three[0], "execute", go_down)
+    assert len(found(three, urls=REMOTE)) == count
 
 
 @pytest.mark.parametrize(
@@ -179,8 +203,23 @@ def test_without_a_guard_each_write_must_be_stored(
 
 def test_writes_that_wait_for_a_rewrite_may_be_forgotten(three: Operated) -> None:
     three[0].conf["no-appendfsync-on-rewrite"] = "yes"
-    [(code, severity, where, _)] = found(three, restart_guard=False)
-    assert (code, severity, where) == ("RL112", "error", A)
+    says = "appendonly yes, appendfsync always, no-appendfsync-on-rewrite yes"
+    assert found(three, restart_guard=False) == [("RL112", "error", A, says)]
+    del three[0].conf["no-appendfsync-on-rewrite"]
+    says = "appendonly yes, appendfsync always"
+    assert found(three, restart_guard=False) == [("RL112", "error", A, says)]
+
+
+def test_the_configuration_is_a_map_with_protocol_3(
+    three: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, synced in enumerate((b"no", b"always", b"always")):
+        conf = {
+            b"appendonly": b"yes", b"appendfsync": synced, b"no-appendfsync-on-rewrite": b"no",
+        }  # fmt: skip
+        monkeypatch.setattr(three[number], "_do_config", lambda *_, conf=conf: conf)
+    says = "appendonly yes, appendfsync no, no-appendfsync-on-rewrite no"
+    assert found(three, restart_guard=False) == [("RL112", "error", A, says)]
 
 
 def test_the_persistence_of_a_single_node_is_another_trap(monkeypatch: pytest.MonkeyPatch) -> None:

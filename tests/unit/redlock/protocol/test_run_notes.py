@@ -5,13 +5,7 @@ from __future__ import annotations
 import hiredis
 import pytest
 
-from celery_redlock.redlock.protocol.run_notes import Admission, stores_each_write
-
-SAFE = [
-    b"appendonly", b"yes", b"appendfsync", b"always", b"no-appendfsync-on-rewrite", b"no",
-    b"appendfilename", b"appendonly.aof",
-]  # fmt: skip
-
+from celery_redlock.redlock.protocol.run_notes import Admission
 
 HERE = Admission("bank", ("a:1", "b:1", "c:1"), "a:1", 63.6)
 
@@ -70,19 +64,3 @@ def test_an_admission_covers_a_shorter_guard() -> None:
 )  # fmt: skip
 def test_without_a_readable_note_none_is_admitted(reply: object) -> None:
     assert HERE.run_id_in(reply) == ""
-
-
-@pytest.mark.parametrize("at", [1, 3, 5])
-def test_each_setting_must_be_safe(at: int) -> None:
-    assert stores_each_write(SAFE)
-    assert not stores_each_write([*SAFE[:at], b"other", *SAFE[at + 1 :]])
-    assert not stores_each_write([*SAFE[: at - 1], *SAFE[at + 1 :]]), "not told"
-
-
-def test_a_reply_of_resp3_is_understood() -> None:
-    assert stores_each_write(dict(zip(SAFE[::2], SAFE[1::2], strict=True)))
-
-
-def test_without_a_whole_reply_no_write_is_said_to_be_stored() -> None:
-    assert stores_each_write([*SAFE, b"a name without a value"])
-    assert not stores_each_write(hiredis.ReplyError("NOPERM"))

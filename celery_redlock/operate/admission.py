@@ -63,7 +63,7 @@ def candidates(target: Target, nodes: NodeSet) -> tuple[list[NodeStatus], list[s
 
 
 def admit(
-    target: Target, nodes: NodeSet, waiting: Sequence[NodeStatus], author: str, reason: str = ""
+    target: Target, nodes: NodeSet, waiting: Sequence[NodeStatus], author: str, reason: str
 ) -> dict[str, str]:
     """Note on each waiting node that its server is new; return the errors, by node.
 

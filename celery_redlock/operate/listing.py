@@ -97,7 +97,6 @@ class _Scan:
         self._on_scanned = on_scanned
         self._cursors: list[bytes | None] = [b"0"] * len(nodes)  # None: to its end
         self._seen: set[bytes] = set()
-        self._unknown: list[list[bytes]] = [[] for _ in range(len(nodes))]
         self._found: list[bytes] = []
         self._in_part = reads_in_part(nodes, pattern.encode())
 
@@ -125,22 +124,11 @@ class _Scan:
 
     def next_names(self) -> list[bytes]:
         """Return up to `BATCH` names, after a SCAN if there are none; [] at the end."""
-        self._ask_for_unknown()
         while not self._found and any(cursor is not None for cursor in self._cursors):
             self._receive(0, self._send([]))
-            self._ask_for_unknown()
         names = self._found[-BATCH:]
         del self._found[-BATCH:]
         return names
-
-    def _ask_for_unknown(self) -> None:
-        """Find the names that could not be remembered at the first node that has them."""
-        connections = self._nodes.connections
-        for at, names in enumerate(self._unknown):
-            left, names[:] = names[:], []
-            for earlier in connections[:at]:
-                left = left and _not_on(earlier, left)
-            self._found += left
 
     def _send(self, commands: list[Command]) -> list[bool]:
         """Send commands to all nodes, and the next SCAN; return which nodes scan."""
@@ -179,8 +167,11 @@ class _Scan:
         new = [name for name in dict.fromkeys(names) if name not in self._seen]
         room = _REMEMBERED - len(self._seen)
         self._seen.update(new[:room])
-        self._found += new[:room]
-        self._unknown[at] += new[room:]
+        # Those that can't be remembered are found at the first node that has them.
+        left = new[room:]
+        for earlier in self._nodes.connections[:at]:
+            left = left and _not_on(earlier, left)
+        self._found += new[:room] + left
 
 
 def _turned(rows: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:

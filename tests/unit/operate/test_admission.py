@@ -34,7 +34,7 @@ def admitted(three: Operated) -> dict[str, str]:
     """Admit the nodes that wait; return the errors."""
     target = three.target()
     with target.nodes() as nodes:
-        return admit(target, nodes, candidates(target, nodes)[0], "alice@ops")
+        return admit(target, nodes, candidates(target, nodes)[0], "alice@ops", "")
 
 
 def votes_in(three: Operated, **options: Any) -> list[float]:
@@ -82,6 +82,7 @@ def test_the_pause_is_as_long_as_an_attempt_may_take(three: Operated) -> None:
     [
         *((1, f"redlock:{key}", f"{B}: it is not new, it has redlock:{key}")
           for key in ("{k}", "{k}:floor", "{k}:done:me")),
+        (0, "redlock:{\udcff}", f"{A}: it is not new, it has redlock:{{\ufffd}}"),
         (2, "redlock:{k}", f"{C}: it has the lock redlock:{{k}}"),
         (2, "redlock:{k}:floor", None),
         (0, "redlock:{probe-0123456789abcdef}:floor", None),

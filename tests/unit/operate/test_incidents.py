@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -114,18 +115,28 @@ def test_a_broker_that_is_away_is_told() -> None:
             assert "refused" in str(incidents.conflict_rate(0.0))
 
 
-def test_the_end_does_not_wait_for_a_broker_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_STOPS_WITHIN_S", 0.0)
-    hangs, goes_on = threading.Event(), threading.Event()
+def test_a_connection_is_tried_once_more_at_once() -> None:
+    receiver, tries = SimpleNamespace(capture=lambda: None), list[dict[str, int]]()
+    connection = SimpleNamespace(ensure_connection=lambda **how: tries.append(how))
+    app: Any = SimpleNamespace(
+        connection_for_read=lambda: nullcontext(connection),
+        events=SimpleNamespace(Receiver=lambda *_, **__: receiver),
+    )
+    incidents = Incidents(app)
+    incidents._stopped.set()
+    incidents._receive()
+    assert tries == [{"max_retries": 1, "interval_start": 0}]
+    assert (receiver.connect_max_retries, receiver.should_stop) == (1, True)
 
-    def connect() -> None:
-        hangs.set()
-        goes_on.wait()
 
-    app: Any = SimpleNamespace(connection_for_read=connect)
-    with Incidents(app):
-        assert hangs.wait(60)
-    goes_on.set()
+def test_the_end_waits_for_a_broker_that_hangs_for_two_seconds() -> None:
+    waits: list[float] = []
+    for ident in (None, 7):  # not started, and started
+        incidents = Incidents(None)
+        incidents._thread = SimpleNamespace(ident=ident, join=waits.append)  # type: ignore[assignment]
+        with incidents:
+            pass
+    assert waits == [2.0]
 
 
 def test_a_broker_that_fails_is_tried_again_after_five_seconds(

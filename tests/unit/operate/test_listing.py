@@ -63,6 +63,7 @@ def test_each_lock_of_any_node_is_listed_once(
 def test_the_locks_of_the_other_nodes_are_listed_once_if_one_fails(
     three: Operated, monkeypatch: pytest.MonkeyPatch, remembered: int
 ) -> None:
+    monkeypatch.setattr(operated, "_PAGE", 5)
     monkeypatch.setattr(module, "_REMEMBERED", remembered)
     redlock, keys = three.redlock(), [f"bank.sync:{number}" for number in range(20)]
     for key in keys:
@@ -76,6 +77,16 @@ def test_the_locks_of_the_other_nodes_are_listed_once_if_one_fails(
     assert sorted(lock.key for lock in found) == sorted(keys)
     assert {lock.votes for lock in found} <= {2, 3}
     assert {lock.nodes for lock in found} == {3}
+
+
+def test_no_more_keys_are_remembered_than_fit(
+    three: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_REMEMBERED", 7)
+    fill(three)
+    scan = module._Scan(three.opened(), "redlock:{*}", id)
+    while scan.next_names():
+        assert len(scan._seen) <= 7
 
 
 Command = tuple[Any, ...]

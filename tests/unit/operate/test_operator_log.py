@@ -273,10 +273,11 @@ def test_an_order_that_no_worker_could_get_is_recorded(
 
 @pytest.mark.parametrize("error", [None, "READONLY"])
 def test_an_admission_is_recorded(three: Operated, nodes: NodeSet, error: str | None) -> None:
-    waiting = read_statuses(three.target(), nodes)[:1]
+    waiting = read_statuses(three.target(), nodes)[:2]
     if error:
-        three[0].refused["SET"] = error
+        three[0].refused["SET"] = three[1].refused["SET"] = error
     admit(three.target(), nodes, waiting, "alice@ops", "new machines")
-    result = "not admitted: 127.0.0.1:7000: READONLY" if error else "admitted"
+    failed = "127.0.0.1:7000: READONLY; 127.0.0.1:7001: READONLY"
+    result = f"not admitted: {failed}" if error else "admitted"
     assert only(three, nodes) == ("admit", "alice@ops", "", "new machines", result)
-    assert whats(three, nodes) == ["127.0.0.1:7000"]
+    assert whats(three, nodes) == ["127.0.0.1:7000, 127.0.0.1:7001"]

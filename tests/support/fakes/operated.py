@@ -80,7 +80,10 @@ class Reporting(Peer):
         if name in self.refused:
             return ErrorReply(self.refused[name])
         if name == "ACL":
-            return {("WHOAMI",): self.user, ("GETUSER", self.user): self.rights}[command[1:]]
+            said: dict[Any, object] = {
+                ("WHOAMI",): self.user, ("GETUSER", self.user): self.rights,
+            }  # fmt: skip
+            return said[command[1:]]
         return super().execute(command)
 
     def keys(self) -> list[str]:

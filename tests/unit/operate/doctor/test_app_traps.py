@@ -440,8 +440,12 @@ def test_the_workers_of_an_app_that_locks_are_asked(
 ) -> None:
     asked: list[Any] = []
     apps = new_app(), new_app(redlock_enabled=False)
-    asking = "celery_redlock.operate.doctor.app.worker_findings"
-    monkeypatch.setattr(asking, lambda *given: asked.append(given) or ())
+
+    def ask(*given: Any) -> tuple[()]:
+        asked.append(given)
+        return ()
+
+    monkeypatch.setattr("celery_redlock.operate.doctor.app.worker_findings", ask)
     for app in apps:
         add(app)
         diagnose(target_of_app(app))

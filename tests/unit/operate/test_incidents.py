@@ -109,6 +109,7 @@ def test_events_of_the_app_are_received() -> None:
 def test_a_broker_that_is_away_is_told() -> None:
     with Celery("bank", broker="redis://127.0.0.1:1", set_as_current=False) as app:
         incidents = Incidents(app)
+        assert incidents.problem == "not connected to the broker yet"
         assert incidents.conflict_rate(0.0) == "not measured yet"
         with incidents:
             eventually(lambda: "Connection refused" in (incidents.problem or ""))

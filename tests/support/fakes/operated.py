@@ -288,6 +288,7 @@ class SimulatedConnection:
 
     def send(self, commands: Sequence[tuple[Argument, ...]], count: int) -> None:
         assert len(commands) == count
+        assert all(isinstance(word, Argument) for command in commands for word in command)
         self._sent.extend(commands)
 
     def receive(self, count: int) -> list[object] | Failed:

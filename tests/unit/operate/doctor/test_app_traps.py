@@ -358,6 +358,7 @@ DECLARED = [
         ({}, {"queue": "orders"}, "log, orders"),
         ({}, {"exchange": "work", "routing_key": "orders"}, "log, orders"),
         ({}, {"exchange": "work", "routing_key": "payments.new"}, None),
+        ({}, {"exchange": "work", "routing_key": "payments"}, None),  # one queue, log
         ({}, {"queue": "q"}, None),
         ({}, None, None),
     ],
@@ -402,10 +403,9 @@ SCHEDULE = {"e": {"task": "bank.t", "schedule": 1}}
 def test_a_schedule_needs_the_scheduler_of_this_package(
     new_app: NewApp, conf: dict[str, Any], is_found: bool
 ) -> None:
-    findings = found(new_app(**conf))
-    assert [one[:3] for one in findings] == (
-        [("RL301", "warning", "beat_scheduler")] if is_found else []
-    )
+    says = "beat_scheduler = 'celery.beat:PersistentScheduler', and no claim of a tick is on a node"
+    expected = [("RL301", "warning", "beat_scheduler", says)] if is_found else []
+    assert found(new_app(**conf)) == expected
 
 
 def test_a_claim_on_the_nodes_tells_that_beat_has_the_scheduler(

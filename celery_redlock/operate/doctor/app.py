@@ -198,9 +198,8 @@ def _of_broadcasts(app: Any, tasks: list[SingletonTask]) -> Iterator[Finding]:
 def _exchange_of(task: Any) -> tuple[str, str]:
     """Return the exchange and the key that a task is published with; '' twice: its queue's name."""
     own = {name: getattr(task, name, None) for name in ("queue", "exchange", "routing_key")}
-    given = {name: value for name, value in own.items() if value is not None}
     try:
-        route = task.app.amqp.router.route(given, task.name, (), {}, task)
+        route = task.app.amqp.router.route(own, task.name, (), {}, task)
     except Exception:  # noqa: BLE001  # a router of the user's may need a real call
         return "", ""
     queue, exchange, key = (route.get(name) for name in ("queue", "exchange", "routing_key"))

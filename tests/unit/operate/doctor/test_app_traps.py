@@ -16,6 +16,7 @@ from kombu import Exchange, Queue
 from kombu.common import Broadcast
 
 from celery_redlock import singleton_task
+from celery_redlock.beat import RedlockScheduler
 from celery_redlock.config.identity import identity_of
 from celery_redlock.operate.doctor import diagnose
 from celery_redlock.operate.doctor.app import app_findings
@@ -356,6 +357,7 @@ DECLARED = [
         ({"queue": "all"}, None, "all"),
         ({"exchange": "all", "routing_key": "any"}, None, "all"),
         ({}, {"queue": "orders"}, "log, orders"),
+        ({"exchange": "work", "routing_key": "orders"}, None, "log, orders"),
         ({}, {"exchange": "work", "routing_key": "orders"}, "log, orders"),
         ({}, {"exchange": "work", "routing_key": "payments.new"}, None),
         ({}, {"exchange": "work", "routing_key": "payments"}, None),  # one queue, log
@@ -380,9 +382,13 @@ def test_a_router_that_needs_a_real_call_is_left_alone(new_app: NewApp) -> None:
     def route(name: str, args: Any, kwargs: Any, options: Any, task: Any = None) -> Any:
         return {"queue": args[0]}
 
-    app = new_app(task_routes=[route])
-    add(app)
-    assert found(app) == []
+    def route_without_arguments(name: str, args: Any, kwargs: Any, *_: Any, **__: Any) -> Any:
+        return {"queue": "all"} if (args, kwargs) == ((), {}) else None
+
+    for router, expected in ((route, []), (route_without_arguments, ["RL209"])):
+        app = new_app(task_queues=DECLARED, task_routes=[router])
+        add(app)
+        assert codes(app) == expected
 
 
 SCHEDULE = {"e": {"task": "bank.t", "schedule": 1}}
@@ -398,6 +404,7 @@ SCHEDULE = {"e": {"task": "bank.t", "schedule": 1}}
             {"beat_schedule": SCHEDULE, "beat_scheduler": "celery_redlock.beat:RedlockScheduler"},
             False,
         ),
+        ({"beat_schedule": SCHEDULE, "beat_scheduler": RedlockScheduler}, False),
     ],
 )
 def test_a_schedule_needs_the_scheduler_of_this_package(
@@ -433,6 +440,8 @@ def test_missed_ticks_are_found_by_their_notes(new_app: NewApp, three: Operated)
         ("RL302", "warning", "beat entry night",
          "2026-01-01T03:00:00Z: no quorum; the last of 2 that were noted"),
     ]  # fmt: skip
+    keys = [one.key for one in diagnose(target_of_app(app))]
+    assert keys[1] == f"{beat}:night:2026-01-01T03:00:00Z:missed"
 
 
 def test_the_workers_of_an_app_that_locks_are_asked(

@@ -152,6 +152,26 @@ def remove(target: Target, nodes: NodeSet, lock: Lock, author: str, reason: str 
     return is_removed
 
 
+def remove_held_by(
+    target: Target,
+    nodes: NodeSet,
+    key: str,
+    label: str | None,
+    expected: str | None,
+    author: str,
+    reason: str,
+) -> bool:
+    """Release what `removal_of` finds, as `remove` does, if its id is still `expected`.
+
+    Raises:
+        QuorumUnavailable: As with `removal_of` and `remove`.
+    """
+    removal = removal_of(target, nodes, key, label)
+    if removal is None or removal[0].id != expected:
+        return False
+    return remove(target, nodes, removal[0], author, reason)
+
+
 def _delete_mark(target: Target, nodes: NodeSet, mark: Lock) -> bool:
     """Delete a done mark; return whether any node had it."""
     replies = nodes.ask([("DEL", done_key(target.key_prefix, mark.key, mark.owner))])

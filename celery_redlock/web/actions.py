@@ -10,7 +10,7 @@ from flask import Flask, abort, render_template, request
 from flask.typing import ResponseReturnValue
 
 from celery_redlock.operate.ending import CONSEQUENCE, SIGNALS, Order, end_held_by, run_under
-from celery_redlock.operate.removal import operator, removal_of, remove
+from celery_redlock.operate.removal import operator, removal_of, remove_held_by
 from celery_redlock.operate.target import Target
 from celery_redlock.redlock.errors import shown
 
@@ -34,7 +34,9 @@ def add_release(page: Flask, target: Target, now: Callable[[], float]) -> None:
     def release() -> ResponseReturnValue:
         key, label = request.values.get("key", ""), request.values.get("done")
         expected = request.form.get("expect")
-        if not _is_released(target, key, label, expected):
+        with target.nodes() as nodes:
+            is_released = remove_held_by(target, nodes, key, label, expected, _author(), _reason())
+        if not is_released:
             abort(409, f"{key} was not released: it has another holder by now, or none.")
         logger.warning("lock released on the page key=%s id=%s", shown(key), expected)
         return render_template("message.html", title="Released", text=f"{key} is released.")
@@ -68,15 +70,6 @@ def add_end(page: Flask, target: Target, now: Callable[[], float]) -> None:
         return render_template("ended.html", key=key, text=text, is_ended=became.is_ended), (
             200 if became.is_ended else 409
         )
-
-
-def _is_released(target: Target, key: str, label: str | None, expected: str | None) -> bool:
-    """Release a lock or a done mark whose id is the expected one; return whether that was done."""
-    with target.nodes() as nodes:
-        removal = removal_of(target, nodes, key, label)
-        if removal is None or removal[0].id != expected:
-            return False
-        return remove(target, nodes, removal[0], _author(), _reason())
 
 
 def _author() -> str:

@@ -22,7 +22,7 @@ from celery_redlock.operate.ending import CONSEQUENCE, SIGNALS, Order, end_held_
 from celery_redlock.operate.lock_view import look_closely
 from celery_redlock.operate.node_set import NodeSet
 from celery_redlock.operate.overview import Level
-from celery_redlock.operate.removal import operator, removal_of, remove
+from celery_redlock.operate.removal import operator, removal_of, remove_held_by
 from celery_redlock.operate.snapshots import SHOWN, Snapshots
 from celery_redlock.operate.target import Target, target_of_app
 from celery_redlock.redlock.errors import RedlockError, shown
@@ -118,18 +118,17 @@ class LockAdmin(admin.ModelAdmin):
         target = _target()
         try:
             with target.nodes() as nodes:
-                removal = removal_of(target, nodes, key, label)
-                if removal and request.method != "POST":
+                is_confirmed = request.method == "POST"
+                if not is_confirmed and (removal := removal_of(target, nodes, key, label)):
                     lock, meaning = removal
                     return self._shown(
                         request, "release", f"Release {key}?", label=label, meaning=meaning,
                         lock=lock, row=lock.row(time.time()),
                     )  # fmt: skip
-                is_released = bool(
-                    removal
-                    and removal[0].id == given.get("expect")
-                    and remove(target, nodes, removal[0], _author(request), given.get("reason", ""))
-                )
+                is_released = is_confirmed and remove_held_by(
+                    target, nodes, key, label, given.get("expect"), _author(request),
+                    given.get("reason", ""),
+                )  # fmt: skip
         except RedlockError as error:
             messages.error(request, str(error))
         else:

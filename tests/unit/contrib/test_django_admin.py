@@ -18,7 +18,7 @@ from celery_redlock.operate import ending, operator_log, snapshots
 from celery_redlock.operate.ending import Ending, Order
 from celery_redlock.operate.locks import Lock
 from celery_redlock.operate.operator_log import Action, read_log, recorded
-from celery_redlock.operate.removal import operator, remove
+from celery_redlock.operate.removal import operator
 from celery_redlock.operate.snapshots import Snapshots
 from celery_redlock.redlock.errors import RedlockError
 from celery_redlock.redlock.task_lock import TaskLock
@@ -392,20 +392,6 @@ def test_the_lock_of_another_holder_is_not_released(
     redlock.release(lease)
     assert words in site.sent("release/", **form)
     assert words in site.shown("release/", key="k")
-
-
-def test_a_holder_that_has_gone_by_then_is_told(
-    site: Site, redlock: TaskLock, three: Operated, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    redlock.acquire("k", 30)
-    form = site.form("release/", key="k")
-
-    def remove_late(*of: Any) -> bool:
-        three.expire()
-        return remove(*of)
-
-    monkeypatch.setattr(admin, "remove", remove_late)
-    assert "'k' is not released" in site.sent("release/", **form)
 
 
 def test_a_done_mark_is_deleted_alone(site: Site, redlock: TaskLock, three: Operated) -> None:

@@ -12,9 +12,17 @@ import pytest
 from celery import Celery
 
 from celery_redlock.config.declared_options import lock_options
+from celery_redlock.operate import removal as removals
 from celery_redlock.operate.locks import Kind, Lock
 from celery_redlock.operate.node_set import NodeSet
-from celery_redlock.operate.removal import consequence, operator, removal_of, remove
+from celery_redlock.operate.operator_log import read_log
+from celery_redlock.operate.removal import (
+    consequence,
+    operator,
+    removal_of,
+    remove,
+    remove_held_by,
+)
 from celery_redlock.redlock.errors import QuorumUnavailable
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.task.singleton import SingletonTask
@@ -121,6 +129,31 @@ def test_a_removal_closes_its_connections(
         with pytest.raises(QuorumUnavailable):
             remove(three.target(), nodes, removal[0], "alice@ops")
     assert len(closed) == 3
+
+
+@pytest.mark.parametrize("label", [None, "task-1/0/a"])
+def test_only_the_expected_holder_is_released(
+    three: Operated, redlock: TaskLock, monkeypatch: pytest.MonkeyPatch, label: str | None
+) -> None:
+    redlock.acquire("k")
+    redlock.mark_done("k", "task-1/0/a")
+    target = three.target()
+
+    def release(expected: str | None) -> bool:
+        return remove_held_by(target, nodes, "k", label, expected, "alice@ops", "it hangs")
+
+    with target.nodes() as nodes:
+        removal = removal_of(target, nodes, "k", label)
+        assert removal
+        assert [release(expected) for expected in (None, "", "0123456789ab")] == [False] * 3
+        with monkeypatch.context() as patch:
+            # Another holder has it, between the look and the release.
+            patch.setattr(removals, "remove", lambda *_: False)
+            assert not release(removal[0].id)
+        assert release(removal[0].id)
+        assert not release(removal[0].id), "it is released already"
+        [action], _ = read_log(target, nodes)
+    assert (action.author, action.reason) == ("alice@ops", "it hangs")
 
 
 @pytest.mark.parametrize(("refusing", "is_deleted"), [([], True), ([1], True), ([1, 2], False)])

@@ -242,9 +242,9 @@ class ClaimsTicks(SharesRows, ShowsLiveness):
             self._queue.busy_since = math.inf
         return pause
 
-    def apply_entry(self, entry: Any, producer: Any = None) -> None:
+    def apply_entry(self, entry: Any, *_: Any, **__: Any) -> None:
         """Queue the entry's due ticks; see `_send` for when Celery's method is called."""
-        self.apply_async(entry, producer=producer, advance=False)
+        self._queue.add(self._due_ticks(entry))
 
     def apply_async(
         self,

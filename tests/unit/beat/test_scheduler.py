@@ -47,16 +47,17 @@ class Odd(BaseSchedule):
 class Once(BaseSchedule):
     """Due once, and from then on whenever it is asked, as django-celery-beat's clocked."""
 
-    def __init__(self, at: Moment, app: Any) -> None:
+    def __init__(self, at: Moment, app: Any, again: float) -> None:
         super().__init__(nowfun=app.now, app=app)
         self.at = at
+        self.again = again
 
     def redlock_slots(self, after: Moment, until: Moment) -> list[Moment]:
         return [self.at]
 
     def is_due(self, last_run_at: Any) -> Any:
         left = (self.at - self.now()).total_seconds()
-        return left <= 0, left if left > 0 else DAY
+        return left <= 0, left if left > 0 else self.again
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Once) and self.at == other.at
@@ -167,6 +168,17 @@ class LikeRedBeatsServer(LikeRedBeat):
     def tick(self, *args: Any, **kwargs: Any) -> float:
         entries = list(self.stored.values())
         return min([1.0, *(self.maybe_due(entry, producer=None) for entry in entries)])
+
+
+class LikeDjangos(Scheduler):
+    """One whose entries are in a table, which it changes to what the settings say."""
+
+    stored: ClassVar[dict[str, Any]] = {}
+    update_from_dict = LikeRedBeatsServer.update_from_dict
+
+    def setup_schedule(self) -> None:
+        self.data = self.stored
+        self.update_from_dict(self.app.conf.beat_schedule)
 
 
 class Host:
@@ -545,6 +557,7 @@ def test_an_entry_that_never_ran_has_missed_nothing(new_host: NewHost, clock: Fa
     new.last_run_at = None
     clock.move(2)
     host.scheduler.apply_async(new, advance=False)
+    assert host.scheduler._unadvanced == {}
     run(clock, 0, host)
     assert host.slots() == [0]
 
@@ -636,11 +649,12 @@ def test_new_entries_meet_their_slots_while_other_ticks_wait(
     assert host.slots("new") == list(range(63, 88))
 
 
+@pytest.mark.parametrize("again", [DAY, 0.0])
 def test_an_entry_always_due_is_queued_once_while_it_waits(
-    new_host: NewHost, clock: FakeClock
+    new_host: NewHost, clock: FakeClock, again: float
 ) -> None:
     host = new_host(entry=1.0)
-    at = Once(moment(START + 3), host.scheduler.app)
+    at = Once(moment(START + 3), host.scheduler.app, again)
     host.scheduler.schedule["once"] = host.scheduler.Entry(
         name="once", task="task", schedule=at, args=("once",), app=host.scheduler.app
     )
@@ -849,16 +863,20 @@ def test_an_entry_with_the_same_schedule_is_not_a_new_one(
     assert host.slots() == list(range(1, 21))
 
 
+@pytest.mark.parametrize("base", [PersistentScheduler, LikeDjangos])
 def test_a_schedule_changed_by_a_restart_has_missed_nothing(
-    new_host: NewHost, clock: FakeClock, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = with_file(new_host, tmp_path, monkeypatch)
+    new_host: NewHost, clock: FakeClock, tmp_path: Any, monkeypatch: pytest.MonkeyPatch,
+    base: type[Scheduler],
+) -> None:  # fmt: skip
+    LikeDjangos.stored.clear()
+    start = with_file(new_host, tmp_path, monkeypatch, base)
     host = start(entry=HOUR, other=2.0)
     run(clock, 30, host)
     host.scheduler.close()
     clock.move(3)
     host = start(entry=1.0, other=2.0)
     run(clock, 0, host)
+    assert host.slots() == []
     host.scheduler.close()
     # Not with the next start either, though it has not run yet.
     clock.move(0.5)
@@ -1035,10 +1053,13 @@ def test_a_last_run_in_time_to_come_is_no_silence(
     assert "clock set back" in caplog.text
 
 
-def with_file(new_host: NewHost, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> NewHost:
+def with_file(
+    new_host: NewHost, tmp_path: Any, monkeypatch: pytest.MonkeyPatch,
+    base: type[Scheduler] = PersistentScheduler,
+) -> NewHost:  # fmt: skip
     """Return `new_host` for replicas that take turns with one file."""
     conf = {
-        "redlock_beat_scheduler": PersistentScheduler,
+        "redlock_beat_scheduler": base,
         "beat_schedule_filename": str(tmp_path / "schedule"),
     }
 

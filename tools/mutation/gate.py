@@ -50,7 +50,6 @@ LEFT_OUT = {
             "operate/incidents.py", "operate/listing.py", "pools/prefork_keeper.py",
             "redlock/transport/channel.py", "redlock/transport/connection.py",
             "redlock/transport/connection_set.py", "task/apps_task.py", "task/singleton.py",
-            "web/actions.py",
         ),
     }.items()
     for file in files

@@ -73,8 +73,8 @@ def observe(
 
     app.steps["worker"].add(_step(metrics, _Server(port, address, registry)))
     worker_process_init.connect(metrics.begin_process, weak=False)
-    beat_init.connect(on_beat, weak=False)
-    beat_embedded_init.connect(on_beat, weak=False)
+    for begins in (beat_init, beat_embedded_init):
+        begins.connect(on_beat, weak=False)
     return metrics
 
 
@@ -147,10 +147,7 @@ class PrometheusMetrics(Recorder):
 
     def share(self) -> None:
         """In the worker's main process: share the numbers with the pool's processes to come."""
-        self._app.finalize()
-        known = self._known()
-        unknown = [one._replace(task=UNKNOWN) for one in self._series("")]
-        counts = SharedCounts([*known, *unknown])
+        counts = SharedCounts([*self._known(), *self._series(UNKNOWN)])
         for series, number in self._counts.read().items():
             counts.add(series, number)
         self._counts = counts

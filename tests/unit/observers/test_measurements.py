@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from celery import Celery, signals
-from celery.utils.dispatch import Signal
+from celery.exceptions import Retry
 
 import celery_redlock.signals as ours
+from celery_redlock import SingletonTask
 from celery_redlock.config.options import OnConflict, OnUnavailable
 from celery_redlock.observers.measurements import COUNTERS, GAUGES, HISTOGRAMS, Recorder
 from tests.support.fakes.forged import HOLDER, WAITING, NewTask, deliver
 from tests.support.fakes.one_node import OneNode
-
-OBSERVED = [
-    *(value for value in vars(ours).values() if isinstance(value, Signal)),
-    signals.task_retry,
-]
 
 
 class Noted(Recorder):
@@ -47,17 +42,19 @@ class Noted(Recorder):
 
 
 @pytest.fixture
-def recorder(app: Celery) -> Iterator[Noted]:
+def recorder(app: Celery) -> Noted:
     recorder = Noted()
-    before = {id(signal): list(signal.receivers or ()) for signal in OBSERVED}
     recorder.connect(app)
-    yield recorder
-    for signal in OBSERVED:
-        signal.receivers = before[id(signal)]
+    return recorder
 
 
-def test_a_run_is_counted_and_timed(new_task: NewTask, recorder: Noted) -> None:
-    deliver(new_task())
+def test_a_run_is_counted_and_timed(app: Celery, node: OneNode, recorder: Noted) -> None:
+    @app.task(base=SingletonTask, name="t", lock_key=[])
+    def body() -> None:
+        node.clock.move(2.0)
+
+    deliver(body)
+    assert recorder.seconds == [0.0, 2.0]
     assert recorder.got == [
         ("acquired", "t"), ("held", "t", 1), ("acquire", "t"),
         ("released", "t"), ("held", "t", -1), ("hold", "t"),
@@ -89,6 +86,14 @@ def test_an_execution_without_a_quorum_is_counted_by_its_outcome(
     deliver(new_task())
     expected = [("unavailable", "t", "reschedule"), ("rescheduled", "t", "unavailable")]
     assert recorder.got == expected
+
+
+@pytest.mark.parametrize("reason", ["as its owner wants", Retry(exc=ValueError())])
+def test_a_retry_for_another_reason_is_not_counted(
+    new_task: NewTask, recorder: Noted, caplog: pytest.LogCaptureFixture, reason: object
+) -> None:
+    signals.task_retry.send(sender=new_task(), reason=reason)
+    assert (recorder.got, caplog.records) == ([], [])
 
 
 def test_a_wait_is_a_gauge_and_a_time(new_task: NewTask, node: OneNode, recorder: Noted) -> None:
@@ -123,11 +128,14 @@ def test_a_lost_lease_is_not_counted_as_released(app: Celery, recorder: Noted) -
     assert recorder.got == [("lost", "t"), ("held", "t", -1), ("hold", "t")]
 
 
-def test_tasks_and_nodes_of_another_app_are_not_recorded(app: Celery, recorder: Noted) -> None:
+def test_tasks_and_nodes_of_another_app_are_not_recorded(
+    app: Celery, recorder: Noted, caplog: pytest.LogCaptureFixture
+) -> None:
     with Celery("other", set_as_current=False) as other:
         ours.nodes_checked.send(sender=other, votes=1, nodes=1, needed=1)
     ours.nodes_checked.send(sender=app, votes=3, nodes=5, needed=3)
     assert recorder.got == [(3, 5, 3)]
+    assert caplog.records == [], "no receiver has failed"
 
 
 def test_a_tick_is_counted_by_the_entrys_task(recorder: Noted) -> None:

@@ -174,7 +174,7 @@ class LikeDjangos(Scheduler):
     """One whose entries are in a table, which it changes to what the settings say."""
 
     stored: ClassVar[dict[str, Any]] = {}
-    update_from_dict = LikeRedBeatsServer.update_from_dict
+    update_from_dict: Any = LikeRedBeatsServer.update_from_dict
 
     def setup_schedule(self) -> None:
         self.data = self.stored
@@ -809,6 +809,17 @@ def new_entry(host: Host, name: str, every_s: float, last_run: float | None = No
         name=name, task="task", schedule=every_s, args=(name,), app=host.scheduler.app,
         last_run_at=moment(at),
     )  # fmt: skip
+
+
+def test_an_interval_is_counted_from_the_start_time_of_its_row(
+    new_host: NewHost, clock: FakeClock
+) -> None:
+    host = new_host(other=1.0)
+    row = SimpleNamespace(one_off=False, start_time=moment(START + 7))
+    host.scheduler.Entry = type("Entry", (ScheduleEntry,), {"model": row})
+    host.scheduler.schedule["entry"] = new_entry(host, "entry", 5.0)
+    run(clock, 20, host)
+    assert host.slots() == [7, 12, 17]
 
 
 def test_a_changed_schedule_has_missed_nothing_before_the_change(

@@ -305,12 +305,12 @@ class ClaimsTicks(SharesRows, ShowsLiveness):
         came back first has reported it.
         """
         since = beginning_of(entry)
+        last = slots.last_slot(entry.schedule, after, until, since)
+        if last is None:
+            return
         missed = list(
             itertools.islice(slots.slots_between(entry.schedule, after, until, since), _MOST_TOLD)
         )
-        last = slots.last_slot(entry.schedule, after, until, since)
-        if not missed or last is None:
-            return
         if self._claims.is_published(Tick(entry, last, self._identity)):
             logger.info("ticks left to other replicas entry=%s from=%s", entry.name, missed[0])
             return

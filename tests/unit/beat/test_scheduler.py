@@ -434,8 +434,8 @@ def test_ticks_missed_while_all_replicas_were_down_are_counted(
 ) -> None:
     told: list[tuple[str, str]] = []
 
-    def note(slot: str, outcome: str, **_: Any) -> None:
-        told.append((slot, outcome))
+    def note(entry: Any, slot: str, **_: Any) -> None:
+        told.append((entry.name, slot))
 
     host = new_host(entry=600.0, conf={"redlock_beat_misfire_grace_time": 30})
     run(clock, 10, host)
@@ -445,9 +445,10 @@ def test_ticks_missed_while_all_replicas_were_down_are_counted(
         run(clock, 1, host)
     finally:
         tick_processed.disconnect(note)
-    assert told == [("1970-01-13T12:30:00Z", "missed"), ("1970-01-13T12:40:00Z", "missed")]
+    assert told == [("entry", "1970-01-13T12:30:00Z"), ("entry", "1970-01-13T12:40:00Z")]
     # The last one tells enough: there may be very many.
-    assert [key[-27:] for key in nodes.held if "missed" in key] == ["1970-01-13T12:40:00Z:missed"]
+    noted = f"%beat:{host.scheduler._identity}:entry:1970-01-13T12:40:00Z:missed"
+    assert [key for key in nodes.held if key.endswith(MISSED)] == [noted]
     [record] = caplog.records
     assert record.levelname == "ERROR"
 
@@ -794,6 +795,15 @@ def test_ticks_with_different_graces_that_another_replica_published_were_not_mis
     assert not [r for r in caplog.records if r.levelname == "ERROR"]
 
 
+@pytest.mark.parametrize(("slot", "until_next"), [(40 * MINUTE, 300.0), (45 * MINUTE, DAY - 300)])
+def test_a_mark_outlasts_the_next_slot_by_the_longer_grace(
+    new_host: NewHost, slot: float, until_next: float
+) -> None:
+    host = new_graced(new_host, crontab(hour=13, minute="0,5"))
+    tick = host.scheduler._tick(host.scheduler.schedule["entry"], moment(START + slot))
+    assert tick.kept == until_next + (DAY - 300) / 24
+
+
 def test_a_grace_that_is_not_valid_is_refused_at_the_start(new_host: NewHost) -> None:
     with pytest.raises(ConfigurationError, match=r"beat entry 'entry': .* without quotes"):
         new_graced(new_host, HOUR, "3600")  # type: ignore[arg-type]
@@ -812,14 +822,21 @@ def new_entry(host: Host, name: str, every_s: float, last_run: float | None = No
 
 
 def test_an_interval_is_counted_from_the_start_time_of_its_row(
-    new_host: NewHost, clock: FakeClock
+    new_host: NewHost, nodes: FakeNodes, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    host = new_host(other=1.0)
+    host = new_host(other=HOUR)
     row = SimpleNamespace(one_off=False, start_time=moment(START + 7))
     host.scheduler.Entry = type("Entry", (ScheduleEntry,), {"model": row})
     host.scheduler.schedule["entry"] = new_entry(host, "entry", 5.0)
     run(clock, 20, host)
     assert host.slots() == [7, 12, 17]
+    stall(clock, 75, host)
+    run(clock, 0, host)
+    assert host.slots()[3:] == list(range(37, 97, 5))
+    said = f"ticks skipped as too old entry=entry from={moment(START + 22)}"
+    assert [record.getMessage() for record in caplog.records] == [said]
+    [noted] = [key for key in nodes.held if key.endswith(MISSED)]
+    assert noted.endswith(f":{moment(START + 32):%Y-%m-%dT%H:%M:%SZ}{MISSED}")
 
 
 def test_a_changed_schedule_has_missed_nothing_before_the_change(

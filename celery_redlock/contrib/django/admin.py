@@ -118,17 +118,19 @@ class LockAdmin(admin.ModelAdmin):
         target = _target()
         try:
             with target.nodes() as nodes:
-                is_confirmed = request.method == "POST"
-                if not is_confirmed and (removal := removal_of(target, nodes, key, label)):
+                if request.method == "POST":
+                    is_released = remove_held_by(
+                        target, nodes, key, label, given.get("expect"), _author(request),
+                        given.get("reason", ""),
+                    )  # fmt: skip
+                elif removal := removal_of(target, nodes, key, label):
                     lock, meaning = removal
                     return self._shown(
                         request, "release", f"Release {key}?", label=label, meaning=meaning,
                         lock=lock, row=lock.row(time.time()),
                     )  # fmt: skip
-                is_released = is_confirmed and remove_held_by(
-                    target, nodes, key, label, given.get("expect"), _author(request),
-                    given.get("reason", ""),
-                )  # fmt: skip
+                else:
+                    is_released = False
         except RedlockError as error:
             messages.error(request, str(error))
         else:

@@ -695,8 +695,11 @@ STREAMS = {
 @pytest.mark.parametrize("name", STREAMS)
 def test_what_streams_is_read_for_a_bounded_time(name: str) -> None:
     source = Streaming(STREAMS[name], 0)
+    blamed: list[bool] = []
     connection = NodeConnection(
-        Connection(cast(socket.socket, source)), 0.0, on_end=lambda *_, **__: None
+        Connection(cast(socket.socket, source)),
+        0.0,
+        on_end=lambda why, *, blames_node: blamed.append(blames_node),
     )
     connection.sent = connection.received = 1 << 40
     connection.receive(0.0)
@@ -707,6 +710,7 @@ def test_what_streams_is_read_for_a_bounded_time(name: str) -> None:
             connection.receive(0.0)
     assert read < 1 << 22
     assert connection.closed
+    assert blamed == [True]
 
 
 def answering(stage: Stage, *answers: tuple[int, bytes]) -> Callable[[Replies[object]], bool]:
@@ -840,6 +844,8 @@ def test_who_votes_or_is_not_connected_is_not_waited_for(stage: Stage) -> None:
     stage.channel._connections.drop(1)
     assert (stage.channel.votes_in(0), stage.channel.votes_in(1)) == (0.0, 0.0)
     assert stage.ask(needed=1) == [None, Failed("not connected yet"), None]
+    stage.channel.connect_all()
+    assert stage.channel.everyone() == [0, 1, 2]
 
 
 def test_replies_are_pending_until_they_come_or_cannot_come(stage: Stage) -> None:
@@ -957,11 +963,12 @@ def test_of_connections_that_break_together_each_is_renewed(stage: Stage) -> Non
     assert stage.ask()[1:] == [2, 2]
 
 
-def test_a_guarded_node_is_none_of_the_quorum_to_hear_from(stage: Stage) -> None:
+@pytest.mark.parametrize("needs_votes", [True, False])
+def test_a_guarded_node_is_none_of_the_quorum_to_hear_from(stage: Stage, needs_votes: bool) -> None:
     """Two connections break together, and one is seen to break before the other."""
     say_to_all(stage, b":1\r\n")
     assert stage.ask() == [1, 1, 1]
-    stage.channel.prepare()
+    stage.channel.prepare(needs_votes=needs_votes)
     guarded = connection_to(stage, 0)
     guarded.identified_at, guarded.votes_from = stage.clock.now(), stage.clock.now() + 60.0
     hang_up(stage, 1)
@@ -975,8 +982,42 @@ def test_a_guarded_node_is_none_of_the_quorum_to_hear_from(stage: Stage) -> None
 
     stage.peers[1].connects = connect_as_the_other_breaks
     assert stage.channel.renew()
-    say_to_all(stage, b":2\r\n")
-    assert stage.ask() == [2, 2, 2]
+    assert stage.peers[2].attempts == 1 + needs_votes
+
+
+def test_a_quorum_is_heard_from_within_the_node_timeout(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.ask(needed=0)
+    stage.channel._clock = clock = FakeClock()
+    waits: list[float] = []
+
+    def read(seconds: float, _: None) -> float:
+        waits.append(seconds)
+        clock.move(seconds)
+        return clock.now()
+
+    monkeypatch.setattr(stage.channel, "_read", read)
+    stage.channel._hear_from_a_quorum()
+    assert waits == [30.0]
+
+
+def test_one_that_breaks_while_a_quorum_is_heard_from_is_replaced(stage: Stage) -> None:
+    stage.clock.leap(200)  # the time of the caller is over
+    stage.ask(needed=0)
+    stage.peers[0].says(b":1\r\n")
+    connection_to(stage, 0).receive(stage.clock.now())
+    hang_up(stage, 2)
+    stage.channel._hear_from_a_quorum()
+    assert stage.channel.everyone() == [0, 1, 2]
+    assert attempts(stage) == [1, 1, 2]
+
+
+def test_connections_that_broke_after_the_round_are_renewed(stage: Stage) -> None:
+    stage.ask(needed=0)
+    hang_up(stage, 0, 1, 2)
+    assert stage.channel.renew()
+    assert attempts(stage) == [2, 2, 2]
 
 
 @pytest.mark.parametrize("is_under_way", [True, False])
@@ -1042,6 +1083,9 @@ def test_a_first_round_after_idling_has_a_part_of_the_time(stage: Stage) -> None
     say_to_all(stage, b":1\r\n")
     assert stage.ask() == [1, 1, 1]
     assert stage.channel.first_timeout(8.0) == 8.0
+    stage.ask(needed=0)
+    stage.clock.leap(6)
+    assert stage.channel.first_timeout(8.0) == 8.0, "they are not idle"
 
 
 # ---- spares for connections that do not answer
@@ -1332,8 +1376,8 @@ def test_a_channel_that_was_not_used_for_long_is_closed(stage: Stage) -> None:
 def test_an_unconnected_channel_has_failed_on_every_node(stage: Stage) -> None:
     channel = stage.new_channel()
     channel.stay_unconnected("all connections are in use")
-    for make_connections in (channel.prepare, channel.connect_all):
-        make_connections()
+    for make_connections in (channel.prepare, channel.connect_all, channel.renew):
+        assert not make_connections()  # type: ignore[func-returns-value]
     attempts = [peer.attempts for peer in stage.peers]
     assert attempts == [1, 1, 1], "those of the other channel"
     replies = channel.ask([COMMAND], itemgetter(0), lambda replies: None not in replies, (0, 1, 2))

@@ -1377,7 +1377,7 @@ def test_an_unconnected_channel_has_failed_on_every_node(stage: Stage) -> None:
     channel = stage.new_channel()
     channel.stay_unconnected("all connections are in use")
     for make_connections in (channel.prepare, channel.connect_all, channel.renew):
-        assert not make_connections()  # type: ignore[func-returns-value]
+        assert not make_connections()
     attempts = [peer.attempts for peer in stage.peers]
     assert attempts == [1, 1, 1], "those of the other channel"
     replies = channel.ask([COMMAND], itemgetter(0), lambda replies: None not in replies, (0, 1, 2))

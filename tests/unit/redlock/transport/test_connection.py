@@ -164,12 +164,13 @@ class Played:
 
     Attributes:
         taken: Bytes that it has taken.
+        is_closed: Whether it was closed.
         told: Reasons for the end of the connection, with whether the node is to blame.
     """
 
     def __init__(self, *parts: int | bytes | Exception) -> None:
         self._sock, self._parts = self, deque(parts)
-        self.taken = b""
+        self.taken, self.is_closed = b"", False
         self.told: list[tuple[str, bool]] = []
         self.connection = NodeConnection(
             self, 0.0, lambda why, *, blames_node: self.told.append((why, blames_node))
@@ -192,8 +193,11 @@ class Played:
     def fileno(self) -> int:
         return 7
 
+    def shutdown(self, _: int) -> None:
+        raise OSError("not connected any more")
+
     def disconnect(self) -> None:
-        pass
+        self.is_closed = True
 
 
 @pytest.mark.parametrize("first", [3, 2, BlockingIOError()])
@@ -229,6 +233,13 @@ def test_an_error_in_reading_ends_the_connection() -> None:
     assert played.connection.receive(0.0) == [1]
     assert played.connection.receive(0.0) == []
     assert played.told == [("reset", False)]
+
+
+def test_a_connection_that_can_tell_no_end_is_closed_at_once() -> None:
+    played = Played()
+    played.connection.sent = 1
+    played.connection.disconnect()
+    assert played.is_closed
 
 
 def test_long_replies_are_read_at_once_and_each_has_its_limit() -> None:

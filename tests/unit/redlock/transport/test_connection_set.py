@@ -390,6 +390,29 @@ def fall_silent(stage: Stage, owed_for: float) -> float:
     return stage.clock.now()
 
 
+@pytest.mark.parametrize(
+    ("took", "is_made", "is_quick"), [(0.04, True, True), (0.06, True, False), (0.0, False, False)]
+)
+def test_a_spare_ends_as_made_or_not_and_as_quick_or_not(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, took: float, is_made: bool, is_quick: bool
+) -> None:
+    peer, ends = stage.peers[0], list[dict[str, bool]]()
+    monkeypatch.setattr(peer.spares, "ends", lambda **how: ends.append(how))
+    stage.set.try_spares(fall_silent(stage, 1.0), needs_votes=True)
+    connect = peer.connect
+
+    def connect_later(*, is_spare: bool) -> NodeConnection:
+        stage.clock.move(took)
+        return connect(is_spare=is_spare)
+
+    monkeypatch.setattr(peer, "connect", connect_later)
+    peer.raises = None if is_made else KeyError()
+    assert stage.waiting
+    stage.waiting[0]()
+    assert ends == [{"is_made": is_made, "is_quick": is_quick}]
+    assert peer.error is None
+
+
 @pytest.mark.parametrize(("node_timeout", "longest"), [(0.05, 0.5), (2.0, 2.0)])
 def test_spares_are_waited_for_from_when_they_were_needed(
     stage: Stage, node_timeout: float, longest: float

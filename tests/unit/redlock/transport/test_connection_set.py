@@ -649,6 +649,18 @@ def test_with_a_quorum_the_rest_is_waited_for_briefly(
     assert stage.clock.now() - began == pytest.approx(waited)
 
 
+def test_nodes_that_failed_before_do_not_shorten_a_wait(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for peer in stage.peers[:2] * 2:
+        peer.failed("refused")
+    stage.clock.move(0.001)
+    stage.waiting, began = [], stage.clock.now()
+    monkeypatch.setattr(stage.set, "adopt", lambda patience=0.0: stage.clock.move(patience))
+    stage.set.reconnect(began, 3.0, for_all=True)
+    assert stage.clock.now() - began == pytest.approx(3.0)
+
+
 def test_with_a_quorum_no_pause_of_the_rest_is_waited_for(stage: Stage) -> None:
     for _ in range(2):
         stage.peers[2].failed("refused")

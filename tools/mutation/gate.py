@@ -47,8 +47,7 @@ LEFT_OUT = {
             "beat/claiming.py", "operate/admission.py", "operate/brokers.py",
             "operate/doctor/__init__.py", "operate/doctor/app.py", "operate/doctor/rights.py",
             "operate/incidents.py", "operate/listing.py", "pools/prefork_keeper.py",
-            "redlock/transport/channel.py", "redlock/transport/connection_set.py",
-            "task/apps_task.py", "task/singleton.py",
+            "redlock/transport/connection_set.py", "task/apps_task.py", "task/singleton.py",
         ),
     }.items()
     for file in files

@@ -166,27 +166,32 @@ def all_lent(stage: Stage) -> Iterator[list[Loan]]:
 
 
 @contextmanager
-def waiting(stage: Stage, count: int = 1) -> Iterator[list[Any]]:
+def waiting(stage: Stage, count: int = 1, looks_after: float = PATIENCE / 2) -> Iterator[list[Any]]:
     """Let threads wait, one after the other; yield who gets which channel, in order."""
     got: list[Any] = []
+    waiters: set[module._Waiter] = set()
+    wait = module._Waiter.wait
 
     def borrow(number: int) -> None:
         got.append((number, stage.pool.channel().__enter__()))
 
-    threads = []
-    for number in range(count):
-        threads.append(Thread(target=borrow, args=(number,)))
-        threads[-1].start()
-        eventually(partial(_is_as_long, stage.pool._waiting, number + 1))
-    yield got
-    for thread in threads:
-        thread.join()
+    def noted_wait(waiter: module._Waiter, seconds: float) -> None:
+        waiters.add(waiter)
+        wait(waiter, seconds)
+
+    threads = [Thread(target=borrow, args=(number,)) for number in range(count)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_WAKE_S", looks_after)
+        patch.setattr(module._Waiter, "wait", noted_wait)
+        for number, thread in enumerate(threads, 1):
+            thread.start()
+            eventually(partial(_is_as_long, waiters, number))
+        yield got
+        for thread in threads:
+            thread.join()
 
 
-def test_a_thread_is_woken_when_a_channel_is_returned(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_WAKE_S", PATIENCE)
+def test_a_thread_is_woken_when_a_channel_is_returned(stage: Stage) -> None:
     with all_lent(stage) as loans, waiting(stage) as got:
         loans[1].__exit__(None)
         eventually(lambda: got)
@@ -231,7 +236,7 @@ def test_a_waiting_thread_gets_a_new_channel_for_a_closed_one(stage: Stage) -> N
 
 def test_a_waiting_thread_gets_a_new_channel_for_a_lost_one(stage: Stage) -> None:
     """An interrupt struck between the end of the round and the return of the channel."""
-    with all_lent(stage) as loans, waiting(stage) as got:
+    with all_lent(stage) as loans, waiting(stage, looks_after=0.01) as got:
         loans.pop(0)
         stage.made.pop(0)
         eventually(lambda: got)

@@ -44,7 +44,7 @@ LEFT_OUT = {
             "testing/servers.py",
         ),
         _NOT_YET: (
-            "beat/claiming.py", "operate/admission.py", "operate/brokers.py",
+            "operate/admission.py", "operate/brokers.py",
             "operate/doctor/__init__.py", "operate/doctor/app.py", "operate/doctor/rights.py",
             "operate/incidents.py", "operate/listing.py", "pools/prefork_keeper.py",
             "redlock/transport/connection_set.py", "task/apps_task.py", "task/singleton.py",

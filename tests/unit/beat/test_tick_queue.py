@@ -234,9 +234,12 @@ def test_a_replica_stopped_before_its_claim_comes_too_late(
     assert (one.slots(), len(one.queue)) == ([], 0)
 
 
+@pytest.mark.parametrize("failed", [0, 1])
 def test_a_tick_claimed_too_late_is_left_to_patient_replicas(
-    one: Replica, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    one: Replica, clock: FakeClock, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture, failed: int,
+) -> None:  # fmt: skip
+    one.redlock.releases_to_fail = failed
     reserve = one.redlock.reserve
 
     def reserve_slowly(*args: Any, **kwargs: Any) -> Any:
@@ -248,7 +251,8 @@ def test_a_tick_claimed_too_late_is_left_to_patient_replicas(
     clock.move(GRACE - 1)
     one.take(tick(0))
     assert (one.slots(), len(one.queue)) == ([], 0)
-    assert one.redlock.read_holder(tick(0).key) is None
+    assert (one.redlock.read_holder(tick(0).key) is None) is (failed == 0)
+    assert sum("claim not released" in said for _, said in lines(caplog)) == failed
 
 
 def test_beat_is_not_kept_from_ticking_by_much_work(one: Replica, clock: FakeClock) -> None:

@@ -242,9 +242,10 @@ class ClaimsTicks(SharesRows, ShowsLiveness):
             self._queue.busy_since = math.inf
         return pause
 
-    def apply_entry(self, entry: Any, *_: Any, **__: Any) -> None:
+    def apply_entry(self, entry: Any, producer: Any = None) -> None:
         """Queue the entry's due ticks; see `_send` for when Celery's method is called."""
-        self._queue.add(self._due_ticks(entry))
+        # As Celery's does, for a class of the user's that overrides that one.
+        self.apply_async(entry, producer=producer, advance=False)
 
     def apply_async(
         self,

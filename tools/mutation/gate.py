@@ -46,8 +46,7 @@ LEFT_OUT = {
         _NOT_YET: (
             "operate/admission.py", "operate/brokers.py",
             "operate/doctor/__init__.py", "operate/doctor/app.py", "operate/doctor/rights.py",
-            "operate/incidents.py", "operate/listing.py", "pools/prefork_keeper.py",
-            "redlock/transport/connection_set.py", "task/apps_task.py", "task/singleton.py",
+            "operate/incidents.py", "operate/listing.py", "redlock/transport/connection_set.py",
         ),
     }.items()
     for file in files

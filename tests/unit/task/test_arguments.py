@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from celery_redlock import SingletonTask, singleton_task
 from celery_redlock.task.arguments import as_published, as_sent
+from tests.support.fakes.forged import deliver
 
 SENDS_MODELS = tuple(map(int, celery.__version__.split(".")[:2])) >= (5, 7)
 
@@ -77,7 +78,10 @@ def test_the_key_is_made_of_what_is_sent(ship: Any) -> None:
 def test_a_model_is_sent_as_its_task_says(app: Celery) -> None:
     dumped: Any = {"pydantic_dump_kwargs": {"exclude_defaults": True}}
 
-    def body(order: Order, *, fencing_token: int | None) -> None: ...
+    keys: list[str] = []
+
+    def body(order: Order, *, fencing_token: int | None) -> None:
+        keys.append(ship.lease.key)
 
     dumped["lock_lifetime"] = "until_executed"
     ship = maybe_evaluate(singleton_task(app=app, name="ship", pydantic=True, **dumped)(body))
@@ -85,6 +89,8 @@ def test_a_model_is_sent_as_its_task_says(app: Celery) -> None:
     assert args == ({"number": "7"},)
     ship.delay(Order(number="7"))
     assert ship.drop(Order(number="7"))
+    ship.apply((Order(number="7"),))
+    assert keys == [ship._key_of((Order(number="7"),), {})]
 
 
 def test_an_eager_call_has_the_key_of_its_message(ship: Any, app: Celery) -> None:
@@ -125,5 +131,10 @@ def test_a_key_may_use_attributes_of_a_model_that_is_pickled(app: Celery) -> Non
     def ship(order: Order) -> None: ...
 
     order = Order(number="7")
-    assert ship.delay(order).id == ship.apply_async((order,), serializer="pickle").id
+    first = ship.delay(order)
+    ship.serializer = "json"
+    assert ship.apply_async((order,), serializer="pickle").id == first.id
+    ship.serializer = "pickle"
     assert ship.drop(order)
+    deliver(ship, args=[order])
+    assert ship.AsyncResult("task-1").state == "SUCCESS"

@@ -81,6 +81,7 @@ def test_options_of_all_tasks_do_not_concern_celerys_own(app: Celery) -> None:
 
     app.finalize()
     assert list(singleton_tasks(app)) == [sync.name]
+    assert app.tasks["celery.accumulate"](4) == (4,)
 
 
 def test_a_users_task_named_as_celerys_is_a_singleton(app: Celery, node: OneNode) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import abc
+import asyncio
 import os
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from celery_redlock import (
     singleton_task,
 )
 from celery_redlock.config import app_lock
-from celery_redlock.messages.headers import PUBLICATION_HEADER
+from celery_redlock.messages.headers import DELIVERIES_HEADER, PUBLICATION_HEADER
 from celery_redlock.redlock.lease import new_owner
 from tests.support.fakes.forged import HOLDER, NewTask, deliver
 from tests.support.fakes.one_node import OneNode
@@ -53,18 +54,19 @@ def test_a_direct_call_is_a_plain_call(app: Celery) -> None:
         untold()  # type: ignore[call-arg]
 
 
-def test_a_direct_call_runs_the_apps_own_call(app: Celery) -> None:
-    class Flasky(Task):  # type: ignore[type-arg]
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            return ["in context", self.run(*args, **kwargs)]
-
-    app.task_cls = Flasky  # type: ignore[assignment]
+@pytest.mark.parametrize(
+    "call",
+    [lambda self, *args: ["in context", self.run(*args)], partial(lambda a: ["in context", a])],
+)
+def test_any_call_runs_the_apps_own_call(app: Celery, call: Any) -> None:
+    app.task_cls = type("Flasky", (Task,), {"__call__": call})  # type: ignore[assignment]
 
     @singleton_task(app=app)
     def task(a: int) -> int:
         return a
 
     assert task(1) == ["in context", 1]  # type: ignore[comparison-overlap]
+    assert task.apply((1,)).get() == ["in context", 1]  # type: ignore[comparison-overlap]
 
 
 def test_the_apps_task_class_may_publish_and_apply_itself(app: Celery) -> None:
@@ -174,6 +176,7 @@ def test_without_typing_the_body_is_the_one_to_refuse(app: Celery) -> None:
     def task(a: int, *, fencing_token: int) -> None: ...
 
     task.delay()
+    task.apply_async(kwargs={"fencing_token": 3})
 
 
 class Opaque:
@@ -313,12 +316,50 @@ def test_a_task_has_the_lease_of_its_own_run_only(app: Celery, node: OneNode) ->
     assert body.lease is None
 
 
+def test_a_copy_of_a_request_belongs_to_its_execution(app: Celery, node: OneNode) -> None:
+    tokens: list[int | None] = []
+
+    @app.task(base=SingletonTask, bind=True, name="t", lock_key=[])
+    def body(self: Any, is_first: bool = True, *, fencing_token: int | None) -> None:
+        tokens.append(fencing_token)
+        if is_first:
+            self.push_request({"id": "task-1", "called_directly": False})
+            assert self.request.id == "task-1"
+            self(is_first=False)
+            self.pop_request()
+
+    deliver(body)
+    assert tokens == [1, 1]
+
+
+def test_a_body_is_told_that_its_message_was_delivered_before(app: Celery) -> None:
+    seen: list[bool] = []
+
+    @app.task(base=SingletonTask, bind=True, name="t", lock_key=[], acks_late=True)
+    def body(self: Any) -> None:
+        seen.append(self.request.delivery_info["redelivered"])
+
+    app.conf.redlock_max_deliveries = 1
+    for count in range(3):
+        deliver(body, **{DELIVERIES_HEADER: count})
+    assert seen == [False, True]
+
+
+def test_a_result_that_is_to_be_awaited_fails_the_task(app: Celery) -> None:
+    @singleton_task(app=app, name="t", lock_key=[])
+    def body() -> Any:
+        return asyncio.sleep(0)
+
+    with pytest.raises(ConfigurationError, match="task 't': its body returned a coroutine"):
+        body.apply().get()
+
+
 def test_locking_that_is_disabled_leaves_a_plain_task(
     app: Celery, new_task: NewTask, node: OneNode
 ) -> None:
     app.conf.redlock_enabled = False
     node.held["t"] = HOLDER, 1e9
-    task = new_task(lock_lifetime="until_executed")
+    task = new_task(lock_lifetime="until_executed", track_started=True)
     assert task.delay().id != "holder"
     deliver(task)
     assert task.runs == [None]
@@ -328,28 +369,30 @@ def test_locking_that_is_disabled_leaves_a_plain_task(
 def test_locking_that_is_disabled_is_logged_once(
     app: Celery, new_task: NewTask, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app_lock._warn_disabled.cache_clear()
     app.conf.redlock_enabled = False
     task = new_task(lock_lifetime="until_executed")
-    task.delay()
-    task.delay()
-    deliver(task)
-    [record] = caplog.records
-    assert record.getMessage().startswith("locking switched off: redlock_enabled is False")
-    assert record.levelname == "WARNING"
+    for use in (task.delay, partial(deliver, task)):
+        app_lock._warn_disabled.cache_clear()
+        caplog.clear()
+        use()
+        use()
+        [record] = caplog.records
+        assert record.getMessage().startswith("locking switched off: redlock_enabled is False")
+        assert record.levelname == "WARNING"
 
 
 def test_started_is_stored_once_the_lock_is_held(app: Celery, node: OneNode) -> None:
     seen: list[Any] = []
+    app.conf.result_extended = True
 
     @app.task(base=SingletonTask, bind=True, name="t", lock_key=[], track_started=True)
     def body(self: SingletonTask) -> None:
         started = self.AsyncResult("task-1")
-        seen.append((started.state, started.info, node.owner_of("t") is not None))
+        seen.append((started.state, started.name, started.info, node.owner_of("t") is not None))
 
     body.bind(app)  # as Celery does once more when it finalizes the app
-    deliver(body, hostname="worker@host")
-    assert seen == [("STARTED", {"pid": os.getpid(), "hostname": "worker@host"}, True)]
+    deliver(body, embed={"task": "t"}, hostname="worker@host")
+    assert seen == [("STARTED", "t", {"pid": os.getpid(), "hostname": "worker@host"}, True)]
 
 
 def test_an_eager_call_does_not_store_started(app: Celery, node: OneNode) -> None:

@@ -419,7 +419,7 @@ def test_a_process_is_not_told_of_other_tasks_or_earlier_ones(pool: Pool) -> Non
 
 def test_a_granted_attempt_is_looked_at_for_its_renewal_alone(pool: Pool) -> None:
     pool.hold(30.0)
-    for _ in range(2):
+    for _ in range(3):
         pool.step()
         assert pool.keeper._looks_at - pool.nodes.time.now() == pytest.approx(5.0, abs=0.01)
     pool.announce("other", new_owner("task-2"))

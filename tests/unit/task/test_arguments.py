@@ -11,7 +11,7 @@ from celery import Celery, Task
 from celery.local import maybe_evaluate
 from pydantic import BaseModel
 
-from celery_redlock import SingletonTask, singleton_task
+from celery_redlock import SingletonTask, current_lease, singleton_task
 from celery_redlock.task.arguments import as_published, as_sent
 from tests.support.fakes.forged import deliver
 
@@ -77,11 +77,10 @@ def test_the_key_is_made_of_what_is_sent(ship: Any) -> None:
 @pytest.mark.skipif(not SENDS_MODELS, reason="sends no models")
 def test_a_model_is_sent_as_its_task_says(app: Celery) -> None:
     dumped: Any = {"pydantic_dump_kwargs": {"exclude_defaults": True}}
-
-    keys: list[str] = []
+    leases: list[Any] = []
 
     def body(order: Order, *, fencing_token: int | None) -> None:
-        keys.append(ship.lease.key)
+        leases.append(current_lease())
 
     dumped["lock_lifetime"] = "until_executed"
     ship = maybe_evaluate(singleton_task(app=app, name="ship", pydantic=True, **dumped)(body))
@@ -90,7 +89,8 @@ def test_a_model_is_sent_as_its_task_says(app: Celery) -> None:
     ship.delay(Order(number="7"))
     assert ship.drop(Order(number="7"))
     ship.apply((Order(number="7"),))
-    assert keys == [ship._key_of((Order(number="7"),), {})]
+    [lease] = leases
+    assert lease.key == ship._key_of((Order(number="7"),), {})
 
 
 def test_an_eager_call_has_the_key_of_its_message(ship: Any, app: Celery) -> None:

@@ -58,7 +58,7 @@ def test_a_retry_goes_back_to_its_queue_unless_told_otherwise(
 
 
 @pytest.mark.parametrize("route", [{}, {"queue": "mine"}])
-def test_a_retry_that_needs_no_exchange_goes_where_celery_sends_it(
+def test_a_retry_without_an_exchange_goes_where_celery_says(
     app: Celery, sent: list[Any], monkeypatch: pytest.MonkeyPatch, route: dict[str, str]
 ) -> None:
     monkeypatch.setattr(requeue, "route_back", lambda _: route)

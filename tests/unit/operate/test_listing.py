@@ -63,7 +63,7 @@ def test_each_lock_of_any_node_is_listed_once(
 def test_the_locks_of_the_other_nodes_are_listed_once_if_one_fails(
     three: Operated, monkeypatch: pytest.MonkeyPatch, remembered: int
 ) -> None:
-    monkeypatch.setattr(operated, "_PAGE", 5)
+    monkeypatch.setattr(operated, "_PAGE", 10)
     monkeypatch.setattr(module, "_REMEMBERED", remembered)
     redlock, keys = three.redlock(), [f"bank.sync:{number}" for number in range(20)]
     for key in keys:

@@ -79,7 +79,7 @@ def codes(app: Celery) -> list[str]:
 
 
 def test_a_healthy_app_has_no_finding(new_app: NewApp) -> None:
-    app = new_app()
+    app = new_app(beat_schedule=None)
     add(app, acks_late=True, reject_on_worker_lost=True, time_limit=60, lock_max_hold=60)
     assert found(app) == []
 
@@ -230,6 +230,7 @@ def test_an_argument_that_always_differs_is_not_part_of_a_key(
         ({"time_limit": 61}, None),
         ({"acks_late": True}, None),
         ({"default_retry_delay": 60}, None),
+        ({"default_retry_delay": None}, None),
         (
             {"default_retry_delay": 61},
             "its retries wait for up to 61 s, visibility_timeout is 60 s",
@@ -270,6 +271,7 @@ def test_a_beat_entry_counts_down_within_the_visibility_timeout(
             "shorter": entry(600),
             "longer": entry(601),
             "other": entry(601, "no.lock"),
+            "own class": object(),
         },
     )
     add(app)
@@ -345,7 +347,8 @@ DECLARED = [
     Queue("orders", WORK, routing_key="orders"),
     Queue("audit", WORK, routing_key="orders.#"),
     Queue("log", WORK, routing_key="*"),
-    Queue("q", Exchange("q", type="direct"), routing_key="q"),
+    Queue("rest", WORK, routing_key="#"),
+    *(Queue(name, Exchange("q", type="direct"), routing_key="q") for name in ("q", "copy")),
 ]
 
 
@@ -356,11 +359,12 @@ DECLARED = [
         ({}, {"queue": "all"}, "all"),
         ({"queue": "all"}, None, "all"),
         ({"exchange": "all", "routing_key": "any"}, None, "all"),
-        ({}, {"queue": "orders"}, "log, orders"),
-        ({"exchange": "work", "routing_key": "orders"}, None, "log, orders"),
-        ({}, {"exchange": "work", "routing_key": "orders"}, "log, orders"),
+        ({}, {"queue": "orders"}, "log, orders, rest"),
+        ({"exchange": "work", "routing_key": "orders"}, None, "log, orders, rest"),
+        ({}, {"exchange": "work", "routing_key": "orders"}, "log, orders, rest"),
         ({}, {"exchange": "work", "routing_key": "payments.new"}, None),
-        ({}, {"exchange": "work", "routing_key": "payments"}, None),  # one queue, log
+        ({}, {"exchange": "work"}, None),
+        ({}, {"routing_key": "orders"}, None),
         ({}, {"queue": "q"}, None),
         ({}, None, None),
     ],
@@ -382,8 +386,10 @@ def test_a_router_that_needs_a_real_call_is_left_alone(new_app: NewApp) -> None:
     def route(name: str, args: Any, kwargs: Any, options: Any, task: Any = None) -> Any:
         return {"queue": args[0]}
 
-    def route_without_arguments(name: str, args: Any, kwargs: Any, *_: Any, **__: Any) -> Any:
-        return {"queue": "all"} if (args, kwargs) == ((), {}) else None
+    def route_without_arguments(
+        name: str, args: Any, kwargs: Any, options: Any, task: Any = None
+    ) -> Any:
+        return {"queue": "all"} if (args, kwargs, task.name) == ((), {}, name) else None
 
     for router, expected in ((route, []), (route_without_arguments, ["RL209"])):
         app = new_app(task_queues=DECLARED, task_routes=[router])

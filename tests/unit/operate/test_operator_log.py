@@ -189,6 +189,11 @@ def test_what_is_no_action_is_left_out(three: Operated, nodes: NodeSet, value: s
     assert whats(three, nodes) == ["real"]
 
 
+def test_a_field_that_is_missing_is_empty(three: Operated, nodes: NodeSet) -> None:
+    three[0].execute(("LPUSH", "redlock:log", json.dumps({"at": NOW, "reason": None})))
+    assert only(three, nodes) == ("",) * 5
+
+
 def test_an_action_that_fails_is_recorded_as_such(three: Operated, nodes: NodeSet) -> None:
     action = Action("release", "alice@ops", "x")
     with pytest.raises(ValueError, match="no"), recorded(three.target(), nodes, action):

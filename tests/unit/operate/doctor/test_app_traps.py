@@ -322,23 +322,26 @@ def test_a_late_acknowledgement_needs_reject_on_worker_lost(
     [
         ("quorum", "topic", {}, []),
         ("classic", "direct", {"worker_detect_quorum_queues": False}, []),
-        ("quorum", "direct", {}, [("RL206", "warning", "q")]),
+        ("quorum", "direct", {}, [
+            ("RL206", "warning", "q",
+             "queue q is bound to a direct exchange: countdowns are not delayed"),
+        ]),
         (
             "quorum",
             "topic",
             {"worker_detect_quorum_queues": False},
-            [("RL206", "error", "worker_detect_quorum_queues")],
+            [("RL206", "error", "worker_detect_quorum_queues",
+              "queue q is a quorum queue, worker_detect_quorum_queues is False")],
         ),
     ],
-)
+)  # fmt: skip
 def test_settings_fit_a_quorum_queue(
     new_app: NewApp, kind: str, exchange: str, conf: dict[str, Any], expected: list[Any]
 ) -> None:
     queue = Queue(
         "q", Exchange("q", type=exchange), routing_key="q", queue_arguments={"x-queue-type": kind}
     )
-    app = new_app("amqp://127.0.0.1:1", task_queues=[queue], **conf)
-    assert [one[:3] for one in found(app)] == expected
+    assert found(new_app("amqp://127.0.0.1:1", task_queues=[queue], **conf)) == expected
 
 
 WORK = Exchange("work", type="topic")

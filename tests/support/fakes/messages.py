@@ -180,4 +180,4 @@ class Workers:
     def _answers(self, question: str) -> Any:
         self.asked.append(question)
         given = self.answers.get(question, {})
-        return {name: given.get(name, []) for name in self.consumed.keys() - self.silent}
+        return {name: given.get(name, []) for name in self.consumed.keys() - self.silent} or None

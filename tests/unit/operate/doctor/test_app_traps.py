@@ -366,6 +366,7 @@ DECLARED = [
         ({"exchange": "work", "routing_key": "orders"}, None, "log, orders, rest"),
         ({}, {"exchange": "work", "routing_key": "orders"}, "log, orders, rest"),
         ({}, {"exchange": "work", "routing_key": "payments.new"}, None),
+        ({}, {"exchange": "work", "routing_key": "payments"}, "log, rest"),
         ({}, {"exchange": "work"}, None),
         ({}, {"routing_key": "orders"}, None),
         ({}, {"queue": "q"}, None),

@@ -176,7 +176,7 @@ def _a_request_is_repeated_once(patch: pytest.MonkeyPatch) -> None:
 
 @_bug
 def _a_broken_attempt_to_connect_is_final(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ConnectionSet, "_due", lambda *_: [])
+    patch.setattr(ConnectionSet, "_due", lambda *_, **__: [])
 
 
 @_bug

@@ -33,10 +33,9 @@ LEFT_OUT = {
             "__init__.py", "beat/__init__.py", "cli/__init__.py", "cli/alone.py", "cli/web.py",
             "config/options.py", "contrib/django/schedulers.py", "contrib/guards/__init__.py",
             "contrib/guards/fences.py", "keys/__init__.py", "operate/doctor/__init__.py",
-            "redlock/__init__.py",
-            "redlock/access.py", "redlock/defaults.py", "signals.py", "task/__init__.py",
-            "task/typed_options.py", "task/typed_task.py", "testing/__init__.py",
-            "testing/group.py", "testing/settings.py",
+            "redlock/__init__.py", "redlock/access.py", "redlock/defaults.py", "signals.py",
+            "task/__init__.py", "task/typed_options.py", "task/typed_task.py",
+            "testing/__init__.py", "testing/group.py", "testing/settings.py",
         ),
         _REAL: (
             "redlock/threads/dispatch.py", "redlock/threads/wakeup.py",
@@ -44,9 +43,7 @@ LEFT_OUT = {
             "testing/memory_node.py", "testing/memory_servers.py", "testing/pytest_plugin.py",
             "testing/servers.py",
         ),
-        _NOT_YET: (
-            "redlock/transport/connection_set.py",
-        ),
+        _NOT_YET: ("redlock/transport/connection_set.py",),
     }.items()
     for file in files
 }  # fmt: skip

@@ -37,25 +37,24 @@ _PushNotification = hiredis.PushNotification
 # The stub of hiredis has a tuple of one element, and no return type.
 _pack = cast(Callable[[tuple[bytes, ...]], bytes], hiredis.pack_command)
 _PLAIN = frozenset((str, int))
-
-
-class _Lengths(dict[int, str]):
-    """What precedes an argument, by its length."""
-
-    def __missing__(self, length: int) -> str:
-        return f"\r\n${length}\r\n"
-
-
-_LENGTHS = _Lengths({length: f"\r\n${length}\r\n" for length in range(512)})
+_LONGEST = 511
+_LENGTHS = tuple(f"\r\n${length}\r\n" for length in range(_LONGEST + 1))
+"""What precedes an argument, by its length."""
 
 
 def pack(command: tuple[Argument, ...]) -> bytes:
     """Return a command in the servers' wire format."""
     # Mostly short ASCII text and numbers: joined here, they take half of what hiredis takes.
     if _PLAIN.issuperset(map(type, command)):
-        arguments = "".join([_LENGTHS[len(text)] + text for text in map(str, command)])
-        if arguments.isascii():
-            return f"*{len(command)}{arguments}\r\n".encode()
+        texts = [f"*{len(command)}"]
+        for argument in command:
+            text = f"{argument}"  # type: ignore[str-bytes-safe]  # none of them is bytes
+            length = len(text)
+            texts.append(_LENGTHS[length] if length <= _LONGEST else f"\r\n${length}\r\n")
+            texts.append(text)
+        texts.append("\r\n")
+        if (text := "".join(texts)).isascii():
+            return text.encode()
     # Bytes only: for other types hiredis calls back into the interpreter, and crashes the process
     # if a signal handler raises meanwhile (hiredis 3.5).
     return _pack(tuple([one if type(one) is bytes else str(one).encode() for one in command]))

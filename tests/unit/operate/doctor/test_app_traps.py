@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from celery import Celery
 from celery.signals import import_modules
 from kombu import Exchange, Queue
 from kombu.common import Broadcast
+from kombu.transport.virtual.exchange import TopicExchange
 
 from celery_redlock import singleton_task
 from celery_redlock.beat import RedlockScheduler
@@ -353,6 +355,8 @@ DECLARED = [
     Queue("rest", WORK, routing_key="#"),
     *(Queue(name, Exchange("q", type="direct"), routing_key="q") for name in ("q", "copy")),
 ]
+# To an older kombu, whose own brokers deliver by this, a star is any number of words.
+OF_TWO_WORDS = "log, rest" if re.fullmatch(TopicExchange.wildcards["*"], "a.b") else None
 
 
 @pytest.mark.filterwarnings("ignore::celery.exceptions.CDeprecationWarning")  # the attributes
@@ -365,7 +369,7 @@ DECLARED = [
         ({}, {"queue": "orders"}, "log, orders, rest"),
         ({"exchange": "work", "routing_key": "orders"}, None, "log, orders, rest"),
         ({}, {"exchange": "work", "routing_key": "orders"}, "log, orders, rest"),
-        ({}, {"exchange": "work", "routing_key": "payments.new"}, None),
+        ({}, {"exchange": "work", "routing_key": "payments.new"}, OF_TWO_WORDS),
         ({}, {"exchange": "work", "routing_key": "payments"}, "log, rest"),
         ({}, {"exchange": "work"}, None),
         ({}, {"routing_key": "orders"}, None),

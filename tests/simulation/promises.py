@@ -123,14 +123,7 @@ class Promises:
             for node, why in error.errors.items()
             if not why.startswith(_OF_OTHERS)
         }
-        # An attempt that waits for a silent node does not also look for new connections to others.
-        has_silent = any(
-            fault.kind not in _DOWN
-            and self._harms(fault, link, began, began - _UNDISTURBED_S, _MADE_AGAIN)
-            for link, faults in zip(self._links_of.values(), self._faults, strict=True)
-            for fault in faults
-        )
-        well = self._well(began, 0.0 if has_silent else began - _UNDISTURBED_S, _MADE_AGAIN)
+        well = self._well(began, self._idle_until(began, _UNDISTURBED_S, _MADE_AGAIN), _MADE_AGAIN)
         if 0 < wait < _TWO_ADDRESSES_S:
             well = [server for server in well if not self._links_of[server].dead_addresses]
         answered = [server.name for server in well if server.name not in failed]
@@ -147,7 +140,8 @@ class Promises:
                 self._judge_blame(node, why)
         deadline = self._process.true_time(lease.deadline)
         if deadline > self._world.time:
-            self._judge_holders("extension", lease, began, began, str(error), began - _NOTICED_S)
+            idle_until = self._idle_until(began, _NOTICED_S, _REPEATED)
+            self._judge_holders("extension", lease, began, began, str(error), idle_until)
 
     def note_not_released(self, began: float, lease: Lease, error: QuorumUnavailable) -> None:
         """Judge that a release, which began then, was not confirmed."""
@@ -155,7 +149,7 @@ class Promises:
             self._judge_blame(node, why)
         if not self._is_quick or self._process.last_struck >= began:
             return
-        well = self._well(began, began - _NOTICED_S, _REPEATED)
+        well = self._well(began, self._idle_until(began, _NOTICED_S, _REPEATED), _REPEATED)
         if len(well) >= self._quorum:
             names = [server.name for server in well]
             self._fail(
@@ -272,6 +266,18 @@ class Promises:
             for (server, link), faults in zip(self._links_of.items(), self._faults, strict=True)
             if not any(self._harms(fault, link, since, idle_until, outlasts) for fault in faults)
         ]
+
+    def _idle_until(self, began: float, noticed_s: float, outlasts: int) -> float:
+        """Return until when faults may have ended idle connections without harm; 0.0: they harm.
+
+        A request that waits for a silent node does not also look for new connections to others.
+        """
+        has_silent = any(
+            fault.kind not in _DOWN and self._harms(fault, link, began, began - noticed_s, outlasts)
+            for link, faults in zip(self._links_of.values(), self._faults, strict=True)
+            for fault in faults
+        )
+        return 0.0 if has_silent else began - noticed_s
 
     def _harms(
         self, fault: Fault, link: Link, since: float, idle_until: float = 0.0, outlasts: int = 0

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _DEBIANS = Path("/usr/lib/rabbitmq/bin")
 """Beside Debian's own command, which as root becomes another user and forgets the environment."""
 _START_S = 600.0
-_FORWARD_AGAIN_MS = 5_000
+FORWARD_AGAIN_MS = 5_000
 """After how long RabbitMQ again forwards a delayed message that a queue did not take, for example
 since it was not up yet after a restart. By default 180 s, longer than any test waits: see
 docs/explanation/endings.md, "Limits"."""
@@ -105,7 +105,7 @@ class RabbitMQ:
         self._folder = Path(tempfile.mkdtemp(prefix="redlock-rabbitmq-"))
         self._epmd_port = free_port()
         (self._folder / "rabbitmq.conf").write_text(f"listeners.tcp.1 = 127.0.0.1:{self.port}\n")
-        setting = f"{{dead_letter_worker_publisher_confirm_timeout, {_FORWARD_AGAIN_MS}}}"
+        setting = f"{{dead_letter_worker_publisher_confirm_timeout, {FORWARD_AGAIN_MS}}}"
         (self._folder / "advanced.config").write_text(f"[{{rabbit, [{setting}]}}].\n")
         (self._folder / "plugins").write_text("[].\n")
         self._env = os.environ | {

@@ -96,10 +96,13 @@ class Locks:
             if lease is lost:
                 is_told.set()
 
-        lock_lost.connect(note)  # weakly: until the function returns
-        ends = time.monotonic() + _NOTICE_S
-        while not is_told.wait(_POLL_S) and time.monotonic() < ends:
-            keeper.hurry(lost)
+        lock_lost.connect(note)
+        try:
+            ends = time.monotonic() + _NOTICE_S
+            while not is_told.wait(_POLL_S) and time.monotonic() < ends:
+                keeper.hurry(lost)
+        finally:
+            lock_lost.disconnect(note)
         return is_told.is_set()
 
     # ---- what happened

@@ -160,7 +160,7 @@ evidence: $(VENV)/.test ## Run what tries to break the lock, and write its figur
 bugs: $(VENV)/.test ## Make known bugs of other locks in a copy of the code, and see a test fail for each
 	$(PYTEST) tests/mutation tests/simulation/hands -m "mutation or not mutation"
 
-mutation: $(VENV)/.dev ## Mutate the rules and see a fast test fail; SINCE=commit: only files changed since (half an hour)
+mutation: $(VENV)/.dev ## Mutate the rules and see a fast test fail; SINCE=commit: only files changed since (hours)
 	nice $(BIN)/python -m tools.mutation.gate $(SINCE:%=--since %) $(MUTATION_SECONDS:%=--seconds %) $(FILES)
 
 neighbours: $(VENV)/.bench ## Try the lock together with other Redlock clients, those in Node.js if there is npm

@@ -56,14 +56,12 @@ _OF_OTHERS = ("its grant came", "granted, and", "it had lost", "all ")
 """Reasons that nodes are given which did answer, or which were not asked."""
 _WHILE_IDLE = (*ON_IDLE, BLACK_HOLE, "reset", "half_open")
 """Faults that an acquisition gets over if they strike before it begins."""
-_DOWN = ("restart", "forget", "power_loss")
-"""Faults of which a client soon knows that it can't connect."""
 _ENDS_CONNECTIONS = ("reset", "closing")
+"""Faults that end connections, and of which the client hears."""
 _MADE_AGAIN, _REPEATED = 1, 3
 """How often an attempt to acquire, and any other request, is repeated on new connections."""
 _HEALS_S = 0.1
 """Time after which no grant or extension is on its way any more."""
-"""Faults that end connections, and of which the client hears."""
 _LEAST_IDLE_S = {"closing": NODE_TIMEOUT_S + 0.01}
 """A connection that is closed sooner may be closed while the attempt waits for the next node to
 connect."""
@@ -123,7 +121,7 @@ class Promises:
             for node, why in error.errors.items()
             if not why.startswith(_OF_OTHERS)
         }
-        well = self._well(began, self._idle_until(began, _UNDISTURBED_S, _MADE_AGAIN), _MADE_AGAIN)
+        well = self._well(began, began - _UNDISTURBED_S, _MADE_AGAIN)
         if 0 < wait < _TWO_ADDRESSES_S:
             well = [server for server in well if not self._links_of[server].dead_addresses]
         answered = [server.name for server in well if server.name not in failed]
@@ -140,7 +138,7 @@ class Promises:
                 self._judge_blame(node, why)
         deadline = self._process.true_time(lease.deadline)
         if deadline > self._world.time:
-            idle_until = self._idle_until(began, _NOTICED_S, _REPEATED)
+            idle_until = began - _NOTICED_S
             self._judge_holders("extension", lease, began, began, str(error), idle_until)
 
     def note_not_released(self, began: float, lease: Lease, error: QuorumUnavailable) -> None:
@@ -149,7 +147,7 @@ class Promises:
             self._judge_blame(node, why)
         if not self._is_quick or self._process.last_struck >= began:
             return
-        well = self._well(began, self._idle_until(began, _NOTICED_S, _REPEATED), _REPEATED)
+        well = self._well(began, began - _NOTICED_S, _REPEATED)
         if len(well) >= self._quorum:
             names = [server.name for server in well]
             self._fail(
@@ -266,18 +264,6 @@ class Promises:
             for (server, link), faults in zip(self._links_of.items(), self._faults, strict=True)
             if not any(self._harms(fault, link, since, idle_until, outlasts) for fault in faults)
         ]
-
-    def _idle_until(self, began: float, noticed_s: float, outlasts: int) -> float:
-        """Return until when faults may have ended idle connections without harm; 0.0: they harm.
-
-        A request that waits for a silent node does not also look for new connections to others.
-        """
-        has_silent = any(
-            fault.kind not in _DOWN and self._harms(fault, link, began, began - noticed_s, outlasts)
-            for link, faults in zip(self._links_of.values(), self._faults, strict=True)
-            for fault in faults
-        )
-        return 0.0 if has_silent else began - noticed_s
 
     def _harms(
         self, fault: Fault, link: Link, since: float, idle_until: float = 0.0, outlasts: int = 0

@@ -232,6 +232,8 @@ class ConnectionSet:
             # The rest of those that are tried may come as quickly.
             is_rest = not self._connecting.isdisjoint(silent)
             return is_rest and now < began + self._node_timeout
+        # A missing one that is well may be the first to make the quorum.
+        self._start_due(now, is_short=True)
         for index, one in silent.items():
             if index not in self._connecting and self._nodes[index].spares.begins(one):
                 self._start_connecting(index)

@@ -381,6 +381,35 @@ def test_a_spare_that_is_under_way_is_the_only_one(stage: Stage) -> None:
     assert [peer.attempt_began_at for peer in stage.peers] == [1000.0] * 3, "it is no attempt"
 
 
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_missing_node_is_connected_to_beside_a_silent_one(
+    stage: Stage, *, is_broken: bool
+) -> None:
+    """Else it would be tried only after the wait for a spare, which has no time left then."""
+    began = fall_silent(stage, 1.0)
+    stage.set.by_node[2].received = 1  # type: ignore[union-attr]
+    stage.set.drop(1)
+    stage.peers[1].raises = ConnectionError() if is_broken else None
+    assert stage.set.try_spares(began, needs_votes=True)
+    assert stage.waiting
+    missing, spare = stage.waiting
+    missing()
+    stage.set.adopt()
+    if is_broken:
+        stage.peers[1].raises = None
+        assert stage.set.try_spares(began, needs_votes=True)
+        assert stage.waiting[2:], "it is tried again at once"
+        stage.waiting[2]()
+        stage.set.adopt()
+    assert stage.set.connected() == [0, 1, 2]
+    stage.clock.move(0.05)
+    assert not stage.set.try_spares(began, needs_votes=True), "a quorum answers"
+    assert stage.attempts() == [1, 2 + is_broken, 1], "the spare still hangs"
+    spare()
+    stage.set.adopt()
+    assert stage.peers[0].is_spare
+
+
 def fall_silent(stage: Stage, owed_for: float) -> float:
     """Let all connections owe a reply for so long, and attempts hang; return the time."""
     assert stage.reconnect() == [0, 1, 2]
@@ -728,7 +757,8 @@ def test_without_a_thread_to_connect_other_connections_stay(
     for _ in range(2):
         assert not stage.set.try_spares(stage.clock.now(), needs_votes=True), "nor for a spare"
         assert [peer.error for peer in stage.peers[1:]] == [None, None]
-    assert len(started) == 3
+    # There is no pause after the first failure of a missing one.
+    assert started == [f"redlock-connect-node-{number}:1" for number in (0, 0, 1, 2)]
     for connection in filter(None, stage.set.by_node):
         connection.received += 1
     monkeypatch.setattr(dispatch, "start_beside", stage.start)

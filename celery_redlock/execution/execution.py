@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec
 
 from celery.exceptions import Ignore, Reject, TaskRevokedError
 
@@ -17,6 +18,8 @@ from .entry import enter
 from .message import Message
 from .run import Run
 from .running import current, executions
+
+P = ParamSpec("P")
 
 
 def execute(message: Message, *, max_deliveries: int = 0) -> Any:
@@ -53,7 +56,7 @@ def execute(message: Message, *, max_deliveries: int = 0) -> Any:
     finally:
         if message.must_release:
             # After the body, or after a time limit during the wait for the lock.
-            message.release_reservation()
+            _insist(message.release_reservation)
 
 
 def _run(message: Message, lease: Lease) -> Any:
@@ -82,8 +85,21 @@ def _run(message: Message, lease: Lease) -> Any:
         # A signal would be too late: Celery then publishes the chain's next step or stores the
         # result, either of which may start the next run of this key.
         try:
-            run.end(raised)
+            _insist(run.end, raised)
         finally:
             current.reset(entered)
         if run.is_superseded_by_copy:
             outcomes.leave_to_copy(message)
+
+
+def _insist(release: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Release, also if a time limit strikes in it: once more, before Celery stores that.
+
+    Raises:
+        Exception: The interrupt.
+    """
+    try:
+        release(*args, **kwargs)
+    except Exception:
+        release(*args, **kwargs)
+        raise

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 
-from celery_redlock.execution import attempt, decision, entry, outcomes
+from celery_redlock.execution import attempt, decision, entry, execution, outcomes
 from celery_redlock.execution.decision import Action, Outcome
 from celery_redlock.execution.message import Message
 from celery_redlock.execution.run import Run, Successor
@@ -50,6 +50,7 @@ KNOWN_SEEDS = {
     "requeued_without_its_expiry": 1_000_110_074,
     "discarded_with_its_reservation": 2_000_110_069,
     "time_limit_leaves_the_reservation": 2_000_110_072,
+    "time_limit_in_a_release_leaves_it": 1_000_400_614,
     "lock_of_a_dead_child_stays": 3_010_000_132,
     "leases_of_children_are_not_renewed": 3_010_000_009,
     "deadlines_of_children_are_not_watched": 3_010_000_016,
@@ -84,6 +85,7 @@ FOUND_WITHIN = {
     "requeued_without_its_expiry": 2_000,
     "discarded_with_its_reservation": 200,
     "time_limit_leaves_the_reservation": 10_000,
+    "time_limit_in_a_release_leaves_it": 10_000,
     "lock_of_a_dead_child_stays": 1_000,
     "leases_of_children_are_not_renewed": 100,
     "deadlines_of_children_are_not_watched": 1_000,
@@ -307,6 +309,11 @@ def _time_limit_leaves_the_reservation(patch: pytest.MonkeyPatch) -> None:
             release(self)
 
     patch.setattr(Message, "release_reservation", unless_limited)
+
+
+@_bug
+def _time_limit_in_a_release_leaves_it(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(execution, "_insist", lambda release, *args: release(*args))
 
 
 @_bug

@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from celery.exceptions import SoftTimeLimitExceeded
-
 from celery_redlock.messages.reservation import is_pending_slot_key
 from celery_redlock.redlock.lease import Lease, is_reservation, task_of
 from celery_redlock.redlock.task_lock import TaskLock
@@ -138,12 +136,6 @@ class Holders:
             began = self._delays.note_releasing(process, lease)
             try:
                 TaskLock.release(redlock, lease, **how)
-            except SoftTimeLimitExceeded:
-                # It is on its way to the nodes, and made again if it gets lost.
-                self._asked[process] = [
-                    one for one in self._asked.get(process, ()) if one[1] != lease.owner
-                ]
-                raise
             finally:
                 self._end(process, lease.owner, _UNCLEAN_S)
             self._delays.note_released(process, lease, began)

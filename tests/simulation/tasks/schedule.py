@@ -23,6 +23,12 @@ QUEUE_TTL_S = 200.0
 """Longer than a message may take to end, if nobody waits for a reservation that is left."""
 _DELAYED = 0.06
 """Share of the schedules whose task has a lock delay."""
+_LIMITED_AT_END = 0.5
+"""Share of the schedules with time limits whose limits strike about the end of a body."""
+_ENDS_WITHIN_S = 0.08
+"""Longest time that an execution mostly takes then, besides its body."""
+_SLOW_S = 0.01
+"""Mean delay of the network then: a result is stored before what was sent arrives."""
 POLICIES = ("skip", "reschedule", "complete", "raise", "wait", "coalesce")
 LATE, EARLY = "late", "early"
 REFUSE, SWALLOW, DROP = "refuse", "swallow", "drop"
@@ -187,7 +193,17 @@ def _expiring(chance: random.Random, traffic: Traffic) -> Traffic:
 
 def _limited(chance: random.Random, traffic: Traffic) -> Traffic:
     """Return a schedule in which a soft time limit strikes most executions."""
-    return _with(chance, traffic, lambda: {"soft_limit": chance.choice((0.01, 0.03, 0.3, 1.0))})
+    traffic = _with(chance, traffic, lambda: {"soft_limit": chance.choice((0.01, 0.03, 0.3, 1.0))})
+    of_end = random.Random(f"limit {traffic.seed}")
+    if of_end.random() < _LIMITED_AT_END:
+        calls = tuple(
+            replace(call, soft_limit=round(call.runs + of_end.uniform(0.0, _ENDS_WITHIN_S), 4))
+            if call.soft_limit
+            else call
+            for call in traffic.calls
+        )
+        traffic = replace(traffic, calls=calls, slowness=_SLOW_S)
+    return traffic
 
 
 def _revoking(chance: random.Random, traffic: Traffic) -> Traffic:

@@ -32,6 +32,7 @@ _FOUND_AS = {
     "requeued_without_its_expiry": "expired",
     "discarded_with_its_reservation": "reserved",
     "time_limit_leaves_the_reservation": "rest",
+    "time_limit_in_a_release_leaves_it": "free",
     "lock_of_a_dead_child_stays": "orphan",
     "leases_of_children_are_not_renewed": "loss",
     "deadlines_of_children_are_not_watched": "outrun",

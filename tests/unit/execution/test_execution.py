@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from celery import Celery
@@ -24,6 +25,7 @@ from celery_redlock.redlock.lease import new_owner
 from tests.support.fakes.forged import HOLDER, WAITING, NewTask, deliver, message_of
 from tests.support.fakes.one_node import OneNode
 
+T = TypeVar("T")
 NONCE = "0123456789abcdef"
 CARRIED = {PUBLICATION_HEADER: NONCE}
 MARK = "task-1/0/" + NONCE
@@ -287,6 +289,57 @@ def test_a_time_limit_before_the_body_leaves_nothing_locked(
     deliver(task, **Reservation("t", WAITING).header)
     assert task.AsyncResult("task-1").state == "FAILURE"
     assert node.held == {}
+
+
+class StruckOnce(OneNode):
+    """Is interrupted by a time limit in one request, before or after the node has executed it."""
+
+    def __init__(self, request: str, *, is_executed: bool) -> None:
+        super().__init__()
+        self._request, self._is_executed = request, is_executed
+
+    def _strike(self, request: str, execute: Callable[[], T]) -> T:
+        if request != self._request:
+            return execute()
+        self._request = ""
+        if self._is_executed:
+            execute()
+        raise SoftTimeLimitExceeded
+
+    def reserve(self, *args: Any, **how: Any) -> Lease:
+        return self._strike("reserve", lambda: OneNode.reserve(self, *args, **how))
+
+    def release(self, *args: Any, **how: Any) -> None:
+        self._strike("release", lambda: OneNode.release(self, *args, **how))
+
+    def release_owner(self, *args: Any, **how: Any) -> bool:
+        return self._strike("release_owner", lambda: OneNode.release_owner(self, *args, **how))
+
+
+@pytest.mark.parametrize("is_executed", [False, True])
+@pytest.mark.parametrize(
+    ("request_", "left"), [("release", None), ("reserve", "told:task-1"), ("release_owner", None)]
+)
+def test_the_lock_is_free_before_a_limit_in_its_release_is_stored(
+    app: Celery, new_task: NewTask, request_: str, left: str | None, is_executed: bool
+) -> None:
+    """What Celery publishes as it stores that may need the lock."""
+    app_lock._redlocks[app] = node = StruckOnce(request_, is_executed=is_executed)
+    task = new_task(acks_late=True, lock_lifetime="until_executed")
+    node.held["t"] = WAITING, 1e9
+    headers: dict[str, Any] = {**Reservation("t", WAITING).header}
+    if request_ == "release_owner":  # it is delivered too often, and does not run
+        headers["x-delivery-count"] = 4
+
+    def body(_: Lease | None) -> None:
+        if left and (run := current.get()):
+            run.hand_over_to(left, 60.0)
+
+    message = message_of(task, redelivered=request_ == "release_owner", headers=headers)
+    message = replace(message, body=body)
+    with pytest.raises(SoftTimeLimitExceeded):
+        execute(message, max_deliveries=3)
+    assert node.owner_of("t") == left
 
 
 def test_a_message_requeued_to_be_counted_keeps_its_reservation(

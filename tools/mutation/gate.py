@@ -21,10 +21,9 @@ from . import lua
 from .scores import PACKAGE, Scores
 from .share import files_with_code, share_of
 
-_VALUES, _REAL, _NOT_YET = (
+_VALUES, _REAL = (
     "values, words and wiring: it decides nothing",
     "servers, processes, sockets and threads: tests with real ones are about it",
-    "has rules; not each has a fast test yet",
 )
 LEFT_OUT = {
     file: why
@@ -43,7 +42,6 @@ LEFT_OUT = {
             "testing/memory_node.py", "testing/memory_servers.py", "testing/pytest_plugin.py",
             "testing/servers.py",
         ),
-        _NOT_YET: ("redlock/transport/connection_set.py",),
     }.items()
     for file in files
 }  # fmt: skip

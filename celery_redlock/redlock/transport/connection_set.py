@@ -59,6 +59,7 @@ class ConnectionSet:
         self, nodes: Sequence[Node], clock: Clock, node_timeout: float, connect_timeout: float
     ) -> None:
         self.by_node: list[NodeConnection | None] = [None] * len(nodes)
+        self._failed_at = [-math.inf] * len(nodes)
         self.index_of: dict[int, int] = {}
         self.poller: Poller = new_poller()
         self.dropped = self.adopted = 0
@@ -164,9 +165,9 @@ class ConnectionSet:
     def _given_up(self, began: float) -> dict[int, float]:
         """Return the nodes whose connection was given up since `began`, each with when it was."""
         return {
-            index: node.tried_at
-            for index, node in enumerate(self._nodes)
-            if self._is_idle(index) and node.error is not None and node.tried_at > began
+            index: failed_at
+            for index, failed_at in enumerate(self._failed_at)
+            if failed_at > began and not self.by_node[index] and self._nodes[index].error
         }
 
     def _untried(self, began: float, given_up: Mapping[int, float]) -> list[Node]:
@@ -341,6 +342,8 @@ class ConnectionSet:
         connection = self.by_node[index]
         if connection:
             self.by_node[index] = None
+            # An attempt to connect again may fail before anybody asks when it was given up.
+            self._failed_at[index] = self._nodes[index].tried_at
             self.dropped += 1
             # Before the descriptor is closed: its number is the next connection's.
             del self.index_of[connection.fd]

@@ -541,6 +541,42 @@ def test_a_server_that_hangs_is_waited_for_but_briefly(
     assert stage.clock.now() - began == pytest.approx(waited)
 
 
+def test_a_spare_of_a_given_up_connection_is_waited_for_briefly(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was tried while the connection had not been given up, and hangs like it."""
+    stage.set.try_spares(fall_silent(stage, 1.0), needs_votes=True)
+    assert len(stage.waiting or ()) == 3
+    stage.clock.move(36.0)
+    began = stage.clock.now()
+    stage.clock.move(0.001)
+    stage.set.drop_stale(stage.clock.now())
+    assert stage.set.connected() == []
+    monkeypatch.setattr(stage.set, "adopt", lambda patience=0.0: stage.clock.move(patience))
+    stage.set.reconnect(began, 24.0, for_all=True)
+    assert stage.clock.now() - began == pytest.approx(0.5)
+
+
+def test_a_node_that_refuses_meanwhile_has_not_been_given_up(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else another node, whose connection takes long, would be waited for but briefly."""
+    assert stage.reconnect() == [0, 1, 2]
+    began = stage.clock.now()
+    stage.clock.move(0.001)
+    stage.set.drop(1)
+    stage.set.drop(2)
+    stage.waiting = []
+    stage.set.try_spares(began, needs_votes=True)
+    _, refused = stage.waiting
+    stage.peers[2].raises = ConnectionError()
+    refused()
+    assert stage.peers[2].error
+    monkeypatch.setattr(stage.set, "adopt", lambda patience=0.0: stage.clock.move(patience))
+    stage.set.reconnect(began, 24.0, for_all=True)
+    assert stage.clock.now() - began == pytest.approx(24.0)
+
+
 @pytest.mark.parametrize(
     ("guarded", "asked_ago", "owes", "stay"),
     [(2, 5.0, False, 1), (2, 4.9, False, 3), (2, 5.0, True, 3), (1, 5.0, False, 3)],

@@ -291,7 +291,7 @@ KNOWN_BUGS = (
         "release in a signal after the task only",
         "celery-once 3.0.1: after_return; the next step of a chain finds the lock held",
         "celery_redlock/execution/execution.py",
-        "            run.end(raised)\n        finally:",
+        "            _insist(run.end, raised)\n        finally:",
         "            pass\n        finally:",
         "tests/unit/execution/test_execution.py::"
         "test_the_lock_is_released_before_the_result_is_stored",

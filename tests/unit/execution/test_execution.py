@@ -165,12 +165,13 @@ def test_the_log_tells_by_whom_a_runs_lock_was_released(dropped: Any, log: Any) 
     assert lines == [("ERROR", line)]
 
 
-def test_a_loss_that_nobody_can_explain_keeps_its_reason(app: Celery) -> None:
+@pytest.mark.parametrize("key", ["t", ""])
+def test_a_loss_that_nobody_can_explain_keeps_its_reason(app: Celery, key: str) -> None:
     @app.task(base=SingletonTask, bind=True, name="t", lock_key=[])
     def body(self: SingletonTask) -> None:
         assert self.lease
         self.lease.backing.is_lost = True
-        raise LeaseLost("t", "no quorum confirms it")
+        raise LeaseLost(key, "no quorum confirms it")
 
     deliver(body)
     error = body.AsyncResult("task-1").result
@@ -289,6 +290,25 @@ def test_a_time_limit_before_the_body_leaves_nothing_locked(
     deliver(task, **Reservation("t", WAITING).header)
     assert task.AsyncResult("task-1").state == "FAILURE"
     assert node.held == {}
+
+
+# --- after the body -------------------------------------------------------------------------------
+
+
+def test_a_body_that_fails_leaves_no_grant_to_discard(
+    new_task: NewTask, node: OneNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That would be a round trip more; its run has released the lock."""
+    released: list[str] = []
+    monkeypatch.setattr(node, "release", lambda lease, **_: released.append(lease.owner))
+    monkeypatch.setattr(node, "release_owner", lambda _key, owner: released.append(owner))
+
+    def body(_: Lease | None) -> None:
+        raise ValueError("no luck")
+
+    with pytest.raises(ValueError, match="no luck"):
+        execute(replace(message_of(new_task()), body=body))
+    assert len(released) == 1
 
 
 class StruckOnce(OneNode):

@@ -22,7 +22,7 @@ def project(new_project: NewProject) -> Project:
 def test_the_place_of_a_message_that_died_is_free(project: Project, key: str) -> None:
     task = project.tasks.queueing
     lock = f"{task.name}:{key}"
-    take_on(project.nodes, lock, "somebody else", ttl=600.0)
+    take_on(project.nodes, lock, "somebody else")
     lost = task.delay(key)
     with pytest.raises(WorkerLostError):
         lost.get(timeout=PATIENCE)

@@ -40,9 +40,12 @@ def floors_on(servers: Iterable[Server], key: str) -> list[int]:
 
 
 def take_on(
-    servers: Iterable[Server], key: str, owner: str, ttl: float = 60.0, token: int | None = None
+    servers: Iterable[Server], key: str, owner: str, ttl: float = 600.0, token: int | None = None
 ) -> None:
-    """Let `owner` have the lock on these nodes; with a token, as one that was granted later."""
+    """Let `owner` have the lock on these nodes; with a token, as one that was granted later.
+
+    It outlasts a test: without a token, a lease that had the lock before is healed after it.
+    """
     lock, floor = lock_keys(PREFIX, key)
     for server in servers:
         with server.client() as client:

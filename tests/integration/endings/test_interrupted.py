@@ -38,8 +38,8 @@ prefork = pytest.mark.parametrize("worker", ["prefork"], indirect=True)
 def test_a_release_that_is_interrupted_is_made_up_for(
     project: Project, worker: Worker, key: str, moment: str
 ) -> None:
+    result = project.tasks.interrupted.delay(key, moment)
     with pytest.raises(SoftTimeLimitExceeded):
-        result = project.tasks.interrupted.delay(key, moment)
         result.get(timeout=PATIENCE)
     assert project.votes(result.id) <= 1, "a quorum is free before the result is stored"
     eventually(lambda: not project.holds(key), within=LIMIT_S)

@@ -103,7 +103,7 @@ def form_in(response: Any) -> dict[str, str]:
 def check() -> None:  # noqa: PLR0915  # one story
     """Check the pages, the permissions and the release."""
     redlock = redlock_of(app)
-    lease = redlock.acquire(KEY, 60, label="task-1")
+    lease = redlock.acquire(KEY, 60, label="task-1", renew=True)
 
     nobody, viewer = client_of(), client_of("view_lock")
     operator = client_of("view_lock", "release_lock")

@@ -9,6 +9,8 @@ from celery_redlock.redlock.clock import Clock
 from .connection import NodeConnection
 
 _PAUSE_S = 5.0
+_RETRY_S = 0.1
+"""Pause after one that could not be made."""
 
 
 class Spares:
@@ -29,17 +31,17 @@ class Spares:
     def __init__(self, clock: Clock) -> None:
         self.began_at = -math.inf
         self._clock = clock
-        self._due_at = self._pause_ends_at = self._renewed_at = -math.inf
+        self._due_at = self._pause_ends_at = self._retry_at = self._renewed_at = -math.inf
         self._was_quick = False
 
     def begins(self, connection: NodeConnection) -> bool:
         """Return whether to try one for a connection that does not answer; note that it begins."""
         now = self._clock.now()
+        is_replaced = connection.identified_at < self._renewed_at
+        is_at_once = self._was_quick and connection.received > connection.greeted
         if now >= self._pause_ends_at:
             self._due_at = now
-        elif connection.identified_at >= self._renewed_at and not (
-            self._was_quick and connection.received > connection.greeted
-        ):
+        elif now < self._retry_at or not (is_replaced or is_at_once):
             return False
         self._pause_ends_at, self.began_at = now + _PAUSE_S, now
         self._was_quick = False
@@ -56,6 +58,8 @@ class Spares:
         self._was_quick = is_made and is_quick
         if is_made:
             self._renewed_at = self._due_at
+        else:
+            self._retry_at = self._clock.now() + _RETRY_S
 
     def forget(self) -> None:
         """In a child: forget one that is under way, which is the parent's."""

@@ -67,6 +67,22 @@ def test_when_a_spare_is_tried_again(
     assert begins(spares, connection) == (is_tried and is_older), "one is under way"
 
 
+def test_after_a_failure_an_older_connection_gets_no_spare_at_once(
+    spares: Spares, clock: FakeClock
+) -> None:
+    """Each channel has an older one, and looks every few milliseconds."""
+    connection = Connection(clock)
+    clock.move(1.0)
+    assert begins(spares, connection)
+    spares.ends(is_made=True, is_quick=True)
+    for _ in range(3):
+        assert begins(spares, connection)
+        spares.ends(is_made=False, is_quick=False)
+        clock.move(0.09)
+        assert not begins(spares, connection)
+        clock.move(0.01)
+
+
 @pytest.mark.parametrize(
     "end", [Spares.forget, lambda spares: spares.ends(is_made=True, is_quick=True)]
 )

@@ -335,8 +335,10 @@ class Channel:
             nodes = self._voting(self.everyone(), now) if self._needs_votes else self.everyone()
             if not self._settled(nodes) < self.quorum <= len(nodes):
                 return
+            dropped = self._connections.dropped
             now = self._read(deadline - now, None)
-            self._reconnect(now, least=self._node_timeout, for_all=True)
+            if self._connections.dropped > dropped:
+                self._reconnect(now, least=self._node_timeout, for_all=True)
 
     def _settled(self, nodes: Sequence[int]) -> int:
         """Return how many of the connected `nodes` owe nothing."""

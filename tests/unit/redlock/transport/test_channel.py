@@ -1014,6 +1014,25 @@ def test_one_that_breaks_while_a_quorum_is_heard_from_is_replaced(stage: Stage) 
     assert attempts(stage) == [1, 1, 2]
 
 
+def test_who_is_heard_from_waits_for_no_node_again(stage: Stage) -> None:
+    """A node that can't be reached was waited for before that."""
+    stage.ask(needed=0)
+    stage.channel._connections.drop(2)
+    gate = threading.Event()
+    connect = stage.peers[2].connects
+
+    def hang() -> NodeConnection:
+        gate.wait(60)
+        return connect()
+
+    stage.peers[2].connects = hang
+    for number in (0, 1):
+        stage.peers[number].says(b":1\r\n")
+    stage.channel._hear_from_a_quorum()
+    assert attempts(stage) == [1, 1, 1]
+    gate.set()
+
+
 def test_connections_that_broke_after_the_round_are_renewed(stage: Stage) -> None:
     stage.ask(needed=0)
     hang_up(stage, 0, 1, 2)

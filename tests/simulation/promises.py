@@ -56,15 +56,15 @@ _OF_OTHERS = ("its grant came", "granted, and", "it had lost", "all ")
 """Reasons that nodes are given which did answer, or which were not asked."""
 _WHILE_IDLE = (*ON_IDLE, BLACK_HOLE, "reset", "half_open")
 """Faults that an acquisition gets over if they strike before it begins."""
+_DOWN = ("restart", "forget", "power_loss")
+_SILENT = (*ON_LINKS, BLACK_HOLE, "hang", "power_loss")
 _ENDS_CONNECTIONS = ("reset", "closing")
 """Faults that end connections, and of which the client hears."""
 _MADE_AGAIN, _REPEATED = 1, 3
 """How often an attempt to acquire, and any other request, is repeated on new connections."""
 _HEALS_S = 0.1
 """Time after which no grant or extension is on its way any more."""
-_LEAST_IDLE_S = {"closing": NODE_TIMEOUT_S + 0.01}
-"""A connection that is closed sooner may be closed while the attempt waits for the next node to
-connect."""
+_MARGIN_S = 0.01
 
 
 class Promises:
@@ -97,6 +97,10 @@ class Promises:
             [one for one in schedule.faults if _concerns(one, node, number)]
             for node in range(len(servers))
         ]
+        # A connection that is closed sooner may be closed while an attempt waits for a node to
+        # connect: for all, and if one does not, once more for those that have ended meanwhile.
+        waits = 1 + any(one.kind in _SILENT for faults in self._faults for one in faults)
+        self._least_idle_s = {"closing": waits * NODE_TIMEOUT_S + _MARGIN_S}
 
     # ---- what is heard of
 
@@ -240,7 +244,9 @@ class Promises:
         for (server, link), faults in zip(self._links_of.items(), self._faults, strict=True):
             if any(fault.kind in ON_STREAMS + ON_LINKS + CLOSINGS for fault in faults):
                 continue  # a connection that has ended is replaced
-            attempts, most = link.attempts, self._most_attempts
+            # Each end of all connections is followed by new ones, at once.
+            ends = sum(fault.kind in _DOWN for fault in faults)
+            attempts, most = link.attempts, self._most_attempts * max(1, ends)
             for first, last in zip(attempts, attempts[most:], strict=False):
                 if last - first < _WINDOW_S:
                     self._fail(
@@ -272,7 +278,7 @@ class Promises:
             return sum(at >= since - _NOTICED_S for at in link.closed_at) > outlasts
         begins_at = 1000.0 + fault.at
         if fault.kind in _WHILE_IDLE and begins_at < idle_until:
-            is_early = fault.size < _LEAST_IDLE_S.get(fault.kind, 0.0)
+            is_early = fault.size < self._least_idle_s.get(fault.kind, 0.0)
             # The client waits for its end, and makes no other connection before.
             strikes_attempt = fault.kind != "reset" and _strikes_attempt(fault, link)
             # What a black hole has swallowed, the kernel sends again a second later.

@@ -14,12 +14,17 @@ from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError
 from kombu.exceptions import OperationalError
 
 from celery_redlock.messages.headers import COPY_HEADER
-from celery_redlock.redlock.errors import LeaseLost, LockHeld, QuorumUnavailable
+from celery_redlock.redlock.errors import (
+    ConfigurationError,
+    LeaseLost,
+    LockHeld,
+    QuorumUnavailable,
+)
 from celery_redlock.redlock.lease import Lease, task_of
 from celery_redlock.redlock.protocol.quorum import DRIFT_FACTOR
 from tests.simulation.judge import Violation
 from tests.simulation.process import Process
-from tests.simulation.servers import short
+from tests.simulation.servers import REPLACED, REPLICA, short
 from tests.simulation.world import World
 from tests.support.fakes.forged import delivery_of
 
@@ -306,8 +311,8 @@ class TaskJudge:
             case states.FAILURE if isinstance(result, LeaseLost):
                 self.endings["aborted"] += 1
                 self._judge_loss(execution)
-            case states.FAILURE if isinstance(result, OperationalError) and self._was_struck():
-                self.endings["not published"] += 1
+            case states.FAILURE if cause := self._cause(result):
+                self.endings[cause] += 1
             case states.RETRY if execution.has_run:
                 self.endings["retried"] += 1
                 self._judge_hand_over(execution, story)
@@ -462,6 +467,14 @@ class TaskJudge:
 
     def _remembers(self) -> bool:
         return all(fault.kind not in FORGETTING for fault in self._traffic.faults)
+
+    def _cause(self, result: Any) -> str:
+        """Return how a broker or a node that was struck has failed a task; "": they have not."""
+        if isinstance(result, OperationalError) and self._was_struck():
+            return "not published"
+        # A process that has not met its nodes before takes replicas for misconfigured.
+        has_replicas = any(one.kind in (REPLICA, REPLACED) for one in self._traffic.faults)
+        return "misconfigured" if isinstance(result, ConfigurationError) and has_replicas else ""
 
     def _was_struck(self) -> bool:
         return any(fault.kind in ON_BROKER for fault in self._traffic.faults)

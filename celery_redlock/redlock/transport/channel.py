@@ -337,6 +337,7 @@ class Channel:
                 return
             dropped = self._connections.dropped
             now = self._read(deadline - now, None)
+            self._connections.adopt()
             if self._connections.dropped > dropped:
                 self._reconnect(now, least=self._node_timeout, for_all=True)
 

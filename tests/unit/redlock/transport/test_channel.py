@@ -1033,6 +1033,24 @@ def test_who_is_heard_from_waits_for_no_node_again(stage: Stage) -> None:
     gate.set()
 
 
+def test_who_arrives_while_a_quorum_is_heard_from_is_adopted(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the one that makes the quorum, beside one that is silent."""
+    stage.ask(needed=0)
+    connections = stage.channel._connections
+    connections.drop(2)
+    connections._start_due(stage.clock.now(), is_short=True)
+
+    def read(seconds: float, _: None) -> float:
+        eventually(lambda: not connections._arrivals.empty())
+        return stage.clock.now() + seconds
+
+    monkeypatch.setattr(stage.channel, "_read", read)
+    stage.channel._hear_from_a_quorum()
+    assert stage.channel.everyone() == [0, 1, 2]
+
+
 def test_connections_that_broke_after_the_round_are_renewed(stage: Stage) -> None:
     stage.ask(needed=0)
     hang_up(stage, 0, 1, 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ParamSpec
+from typing import Any
 
 from celery.exceptions import Ignore, Reject, TaskRevokedError
 
@@ -18,8 +18,6 @@ from .entry import enter
 from .message import Message
 from .run import Run
 from .running import current, executions
-
-P = ParamSpec("P")
 
 
 def execute(message: Message, *, max_deliveries: int = 0) -> Any:
@@ -92,14 +90,14 @@ def _run(message: Message, lease: Lease) -> Any:
             outcomes.leave_to_copy(message)
 
 
-def _insist(release: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+def _insist(release: Callable[..., object], *args: object) -> None:
     """Release, also if a time limit strikes in it: once more, before Celery stores that.
 
     Raises:
         Exception: The interrupt.
     """
     try:
-        release(*args, **kwargs)
+        release(*args)
     except Exception:
-        release(*args, **kwargs)
+        release(*args)
         raise

@@ -57,7 +57,9 @@ _OF_OTHERS = ("its grant came", "granted, and", "it had lost", "all ")
 _WHILE_IDLE = (*ON_IDLE, BLACK_HOLE, "reset", "half_open")
 """Faults that an acquisition gets over if they strike before it begins."""
 _DOWN = ("restart", "forget", "power_loss")
+"""Faults that end all connections to a node at once."""
 _SILENT = (*ON_LINKS, BLACK_HOLE, "hang", "power_loss")
+"""Faults beside which a client may wait for a node to connect."""
 _ENDS_CONNECTIONS = ("reset", "closing")
 """Faults that end connections, and of which the client hears."""
 _MADE_AGAIN, _REPEATED = 1, 3
@@ -100,7 +102,7 @@ class Promises:
         # A connection that is closed sooner may be closed while an attempt waits for a node to
         # connect: for all, and if one does not, once more for those that have ended meanwhile.
         waits = 1 + any(one.kind in _SILENT for faults in self._faults for one in faults)
-        self._least_idle_s = {"closing": waits * NODE_TIMEOUT_S + _MARGIN_S}
+        self._least_idle_s = waits * NODE_TIMEOUT_S + _MARGIN_S
 
     # ---- what is heard of
 
@@ -278,7 +280,7 @@ class Promises:
             return sum(at >= since - _NOTICED_S for at in link.closed_at) > outlasts
         begins_at = 1000.0 + fault.at
         if fault.kind in _WHILE_IDLE and begins_at < idle_until:
-            is_early = fault.size < self._least_idle_s.get(fault.kind, 0.0)
+            is_early = fault.kind == "closing" and fault.size < self._least_idle_s
             # The client waits for its end, and makes no other connection before.
             strikes_attempt = fault.kind != "reset" and _strikes_attempt(fault, link)
             # What a black hole has swallowed, the kernel sends again a second later.

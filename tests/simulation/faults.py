@@ -17,6 +17,7 @@ from .schedule import (
     ON_LINKS,
     ON_STATES,
     ON_STREAMS,
+    SLOW_CONNECT,
     STEP,
     TEARS,
     Fault,
@@ -55,7 +56,9 @@ class Faults:
         self._world.note(f"fault {fault.kind} {fault.lasts:g} s on {where} of c{fault.client}")
         ends_at = self._world.time + fault.lasts
         if fault.kind in CLOSINGS:
-            self._strike_client(fault, self._links[fault.client], ends_at)
+            links = self._links[fault.client]
+            chosen = links if fault.node == ALL_NODES else [links[fault.node]]
+            self._strike_client(fault, chosen, ends_at)
         elif fault.kind in ON_LINKS or fault.kind in ON_STREAMS or fault.kind == LOSE_CONFIRM:
             of_clients = self._links if fault.client < 0 else [self._links[fault.client]]
             chosen = [
@@ -91,6 +94,8 @@ class Faults:
                 )  # fmt: skip
             elif fault.kind == BLACK_HOLE:
                 link.dead_addresses = 1
+            elif fault.kind == SLOW_CONNECT:
+                link.connects_in = fault.size
             elif fault.kind in ON_IDLE:
                 link.end_idle(**{f"{_IDLE_OPTION[fault.kind]}": fault.size})
         self._world.at(ends_at, self._mend_streams, (fault, links))
@@ -100,6 +105,8 @@ class Faults:
         for link in links:
             if fault.kind == BLACK_HOLE:
                 link.dead_addresses = 0
+            elif fault.kind == SLOW_CONNECT:
+                link.connects_in = 0.0
             else:
                 link.be_whole()
 

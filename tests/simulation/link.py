@@ -75,6 +75,7 @@ class Link:
             them breaks; -1: none does.
         tears_silently: Whether neither side hears of that.
         dead_addresses: How many addresses of the server's name come before the one that answers.
+        connects_in: By how much an attempt to connect takes longer, seconds.
         attempts: Times of all attempts to connect, seconds.
         sidecar: The proxy that it leads through, while that is about to close connections.
         closed_at: Times at which that has closed them, seconds.
@@ -82,9 +83,9 @@ class Link:
     """
 
     __slots__ = (
-        "_cuts", "_random", "attempts", "closed_at", "closes_after", "cutting", "dead_addresses",
-        "in_until", "is_plain", "loses", "out_until", "room", "server", "sidecar", "silent_after",
-        "slowness", "sockets", "tears_in", "tears_out", "tears_silently",
+        "_cuts", "_random", "attempts", "closed_at", "closes_after", "connects_in", "cutting",
+        "dead_addresses", "in_until", "is_plain", "loses", "out_until", "room", "server", "sidecar",
+        "silent_after", "slowness", "sockets", "tears_in", "tears_out", "tears_silently",
     )  # fmt: skip
 
     def __init__(
@@ -104,6 +105,7 @@ class Link:
         self.tears_out = self.tears_in = -1
         self.tears_silently = False
         self.dead_addresses = 0
+        self.connects_in = 0.0
         self.attempts: list[float] = []
         self.sidecar: Sidecar | None = None
         self.closed_at: list[float] = []

@@ -27,6 +27,7 @@ from .schedule import (
     ON_IDLE,
     ON_LINKS,
     ON_STREAMS,
+    SLOW_CONNECT,
     Fault,
     Schedule,
 )
@@ -54,7 +55,7 @@ _WINDOW_S = 1.0
 """In which attempts to connect are counted."""
 _OF_OTHERS = ("its grant came", "granted, and", "it had lost", "all ")
 """Reasons that nodes are given which did answer, or which were not asked."""
-_WHILE_IDLE = (*ON_IDLE, BLACK_HOLE, "reset", "half_open")
+_WHILE_IDLE = (*ON_IDLE, BLACK_HOLE, SLOW_CONNECT, "reset", "half_open")
 """Faults that an acquisition gets over if they strike before it begins."""
 _DOWN = ("restart", "forget", "power_loss")
 """Faults that end all connections to a node at once."""
@@ -127,9 +128,10 @@ class Promises:
             for node, why in error.errors.items()
             if not why.startswith(_OF_OTHERS)
         }
-        well = self._well(began, began - _UNDISTURBED_S, _MADE_AGAIN)
+        outlasts = _MADE_AGAIN - self._awaits_late_link(began)
+        well = self._well(began, began - _UNDISTURBED_S, outlasts)
         if 0 < wait < _TWO_ADDRESSES_S:
-            well = [server for server in well if not self._links_of[server].dead_addresses]
+            well = [server for server in well if not _is_late(self._links_of[server])]
         answered = [server.name for server in well if server.name not in failed]
         if len(well) >= self._quorum > len(answered):
             names = [server.name for server in well]
@@ -209,6 +211,7 @@ class Promises:
             server.name
             for server in self._well(began, began - _NOTICED_S, _REPEATED)
             if server.set_at(request.key, request.owner) <= began - _HEALS_S
+            and not _is_late(self._links_of[server])
         ]
         if held:
             self._fail(
@@ -258,6 +261,20 @@ class Promises:
                     )
                     return
 
+    def _awaits_late_link(self, began: float) -> bool:
+        """Return whether an attempt to acquire has waited for a connection that took long.
+
+        Then it may have been made again for that, before a connection was closed in use.
+        """
+        links = self._links_of.values()
+        first = min((at for link in links for at in link.closed_at if at >= began), default=began)
+        return any(
+            began - link.connects_in <= at < first
+            for link in links
+            if link.connects_in
+            for at in link.attempts
+        )
+
     def _well(self, since: float, idle_until: float, outlasts: int) -> list[Server]:
         """Return the nodes that were well from then on.
 
@@ -267,17 +284,23 @@ class Promises:
                 seconds; 0.0: they count.
             outlasts: How often connections may have been closed in use since then.
         """
+        links = self._links_of.values()
+        closed_at = {at for link in links for at in link.closed_at if at >= since - _NOTICED_S}
+        if len(closed_at) > outlasts:
+            return []  # whichever nodes they led to
         return [
             server
             for (server, link), faults in zip(self._links_of.items(), self._faults, strict=True)
-            if not any(self._harms(fault, link, since, idle_until, outlasts) for fault in faults)
+            if not any(
+                self._harms(fault, link, since, idle_until)
+                for fault in faults
+                if fault.kind not in CLOSINGS
+            )
         ]
 
-    def _harms(
-        self, fault: Fault, link: Link, since: float, idle_until: float = 0.0, outlasts: int = 0
-    ) -> bool:
+    def _harms(self, fault: Fault, link: Link, since: float, idle_until: float = 0.0) -> bool:
         if fault.kind in CLOSINGS:
-            return sum(at >= since - _NOTICED_S for at in link.closed_at) > outlasts
+            return any(at >= since - _NOTICED_S for at in link.closed_at)
         begins_at = 1000.0 + fault.at
         if fault.kind in _WHILE_IDLE and begins_at < idle_until:
             is_early = fault.kind == "closing" and fault.size < self._least_idle_s
@@ -291,6 +314,11 @@ class Promises:
             if not (is_early or strikes_attempt or is_awaited):
                 return False
         return begins_at <= self._world.time and begins_at + fault.lasts + _AFTERMATH_S > since
+
+
+def _is_late(link: Link) -> bool:
+    """Return whether it takes long to connect through a link."""
+    return bool(link.dead_addresses or link.connects_in)
 
 
 def _strikes_attempt(fault: Fault, link: Link) -> bool:

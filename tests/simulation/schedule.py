@@ -36,7 +36,9 @@ ON_IDLE = ("silent", "closing")
 """On a link: connections that are idle for `size` end, without a word or with one."""
 BLACK_HOLE = "black_hole"
 """On a link: the first address of the server's name does not answer."""
-ON_STREAMS = (*TEARS, *ON_IDLE, BLACK_HOLE)
+SLOW_CONNECT = "slow_connect"
+"""On a link: to connect takes `size` longer, and nothing else does."""
+ON_STREAMS = (*TEARS, *ON_IDLE, BLACK_HOLE, SLOW_CONNECT)
 CLOSINGS = ("close_request", "close_reply")
 """On all links of a client: a proxy beside it closes all connections, `size` times, just as a
 request arrives, which is lost, or executed without a reply."""

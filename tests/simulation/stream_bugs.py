@@ -39,6 +39,7 @@ KNOWN_SEEDS = {
     "a_request_is_repeated_once": 1_000_040,
     "a_broken_attempt_to_connect_is_final": 1_000_533,
     "the_keeper_does_not_connect_again": 1_000_335,
+    "only_spares_are_waited_for": 1_000_433,
 }
 """A schedule that was picked because it finds the bug."""
 FOUND_WITHIN = {
@@ -56,6 +57,7 @@ FOUND_WITHIN = {
     "a_request_is_repeated_once": 4_000,
     "a_broken_attempt_to_connect_is_final": 5_000,
     "the_keeper_does_not_connect_again": 4_000,
+    "only_spares_are_waited_for": 20_000,
 }
 """As in `bugs`."""
 _ordinary = re.compile(rb":\d\r\n|\$16\r\n\d{16}\r\n").fullmatch
@@ -188,3 +190,15 @@ def _the_keeper_does_not_connect_again(patch: pytest.MonkeyPatch) -> None:
         return sys._getframe(1).f_code is not releasing and renew(self)
 
     patch.setattr(Channel, "renew", renew_unless_releasing)
+
+
+@_bug
+def _only_spares_are_waited_for(patch: pytest.MonkeyPatch) -> None:
+    """Beside a server that hangs, a missing node is not waited for."""
+    try_spares = ConnectionSet.try_spares
+
+    def wait_for_spares(self: ConnectionSet, began: float, *, needs_votes: bool) -> bool:
+        waits = try_spares(self, began, needs_votes=needs_votes)
+        return waits and any(self.by_node[index] for index in self._connecting)
+
+    patch.setattr(ConnectionSet, "try_spares", wait_for_spares)

@@ -18,13 +18,14 @@ from .schedule import (
     ON_NODES,
     ON_STATES,
     RATE,
+    SLOW_CONNECT,
     TEARS,
     Client,
     Fault,
     Schedule,
     Use,
 )
-from .servers import REPLACED
+from .servers import CROWDED, REPLACED
 
 Kind = TypeVar("Kind", bound=Schedule)
 _LONG = "k" * 400
@@ -245,9 +246,50 @@ def _closed(chance: random.Random, seed: int) -> Schedule:
     )  # fmt: skip
 
 
+def _slow_to_connect(chance: random.Random, seed: int) -> Schedule:
+    """Return a schedule over nodes that answer soon, to some of which it takes long to connect.
+
+    Their connections end now and then, idle or in use. A minority is down, is full, or hangs.
+    """
+    pick = chance.choice
+    count = pick((3, 3, 5))
+    client = Client(
+        _rate(chance), 0.0, 0.0,
+        tuple(
+            Use(
+                chance.uniform(0.2, 1.2), "a", MAX_TTL_S, pick((0.0, 0.0, 4.0)),
+                chance.uniform(0.0, 0.6), pick(("acquire", "acquire", "lock")),
+            )
+            for _ in range(pick((3, 5)))
+        ),
+        (),
+    )  # fmt: skip
+    nodes = chance.sample(range(count), count)
+    minority = (count - 1) // 2
+    kinds = [
+        pick(("hang", "hang", "restart", CROWDED)) for _ in range(pick((minority, minority, 0)))
+    ]
+    # Who waits beside a server that hangs waits for half a second.
+    delays = (0.1, 0.3) if "hang" in kinds else (0.1, 0.3, 0.8)
+    slow = nodes[minority : minority + pick((1, 1, 2, count - minority))]
+    faults = tuple(
+        Fault(pick((0.0, 1.8)), _WHOLE, kind, node)
+        for kind, node in zip(kinds, nodes, strict=False)
+    )
+    longer = pick(delays)
+    faults += tuple(Fault(0.0, _WHOLE, SLOW_CONNECT, node, -1, longer) for node in slow)
+    for _ in range(pick((2, 4, 6))):
+        at, kind = round(chance.uniform(0.1, HORIZON_S), 4), pick(("reset", "reset", *CLOSINGS))
+        faults += tuple(Fault(at, 0.5, kind, node, 0, 1) for node in pick((slow, nodes)))
+    return Schedule(
+        seed, _nodes(chance, count), pick((0.0005, 0.002)), (client,), _in_order(faults),
+        cutting=pick((0.0, 0.0, 0.3)),
+    )  # fmt: skip
+
+
 _SHAPES: tuple[tuple[float, Callable[[random.Random, int], Schedule]], ...] = (
     (0.06, _several), (0.10, _ensured), (0.15, _idle), (0.16, _threads),
-    (0.175, _replaced), (0.2, _closed),
+    (0.175, _replaced), (0.2, _closed), (0.24, _slow_to_connect),
 )  # fmt: skip
 """What a number between 0 and 1 must be below for each shape; the rest are shapes of `shapes`."""
 

@@ -46,6 +46,7 @@ _FOUND_AS = {
     "a_request_is_repeated_once": "unreleased",
     "a_broken_attempt_to_connect_is_final": "unreleased",
     "the_keeper_does_not_connect_again": "kept",
+    "only_spares_are_waited_for": "refused",
 }
 
 

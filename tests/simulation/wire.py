@@ -324,7 +324,7 @@ class Connection:
         for _ in range(link.dead_addresses):
             world.wait(process.until(self._timeout))
             process.step()
-        answered_at = max(world.time + link.delay(), link.out_until)
+        answered_at = max(world.time + link.connects_in + link.delay(), link.out_until)
         answered_at = max(answered_at + link.delay(), link.in_until)
         gives_up_at = process.until(self._timeout)
         world.wait(min(answered_at, gives_up_at))

@@ -310,13 +310,7 @@ class Channel:
             return False
         now, changes = self._clock.now(), self._changes
         self._look(now)
-        is_silent = False
-        while self._connections.try_spares(now, needs_votes=self._needs_votes):
-            is_silent = True
-            self._read(_LOOK_FOR_SPARE_S, None)
-            self._connections.adopt()
-        # One arrives before it is noted that it has ended.
-        self._connections.adopt()
+        is_silent = self._wait_for_spares(now)
         self._reconnect(now, least=self._node_timeout, for_all=True)
         if self._changes != changes:
             self._hear_from_a_quorum()
@@ -324,10 +318,26 @@ class Channel:
             return False
         return len(self._trusted(self._clock.now())) >= self.quorum
 
+    def _wait_for_spares(self, began: float) -> bool:
+        """Wait for new connections that a quorum needs beside silent ones; return whether it has.
+
+        Args:
+            began: Time since which it waits, seconds on the clock.
+        """
+        has_waited = False
+        while self._connections.try_spares(began, needs_votes=self._needs_votes):
+            has_waited = True
+            self._read(_LOOK_FOR_SPARE_S, None)
+            self._connections.adopt()
+        # One arrives before it is noted that it has ended.
+        self._connections.adopt()
+        return has_waited
+
     def _hear_from_a_quorum(self) -> None:
         """Wait until a quorum owes nothing: of connections that break together, one shows it first.
 
         Those that break meanwhile are replaced. With fewer connected, there is nothing to wait for.
+        Who has not answered by the end is silent, too.
         """
         now = self._clock.now()
         deadline = now + self._node_timeout
@@ -340,6 +350,7 @@ class Channel:
             self._connections.adopt()
             if self._connections.dropped > dropped:
                 self._reconnect(now, least=self._node_timeout, for_all=True)
+        self._wait_for_spares(now)
 
     def _settled(self, nodes: Sequence[int]) -> int:
         """Return how many of the connected `nodes` owe nothing."""

@@ -213,7 +213,7 @@ class ConnectionSet:
         """Try spares for connections that have not answered in time, if a quorum needs them.
 
         A firewall may have forgotten them. Or their servers hang, so that they stay until there is
-        a spare, which takes its place when it is adopted.
+        a spare, which takes its place when it is adopted. Missing nodes are connected to as well.
 
         Args:
             began: Time at which the caller began to wait for spares, seconds on the clock.
@@ -229,6 +229,8 @@ class ConnectionSet:
             # Half of it: the reply to an earlier request may have come meanwhile.
             if one and one.sent > one.received and one.owed_since + self._node_timeout / 2 <= began
         }
+        if not silent:
+            return False
         if not self._is_short(now, needs_votes=needs_votes, besides=silent):
             # The rest of those that are tried may come as quickly.
             is_rest = not self._connecting.isdisjoint(silent)
@@ -239,8 +241,10 @@ class ConnectionSet:
             if index not in self._connecting and self._nodes[index].spares.begins(one):
                 self._start_connecting(index)
         # Of this channel, or of another one: then this one may try its own after that.
-        last = max((self._nodes[index].spares.began_at for index in silent), default=-math.inf)
-        return now < min(began, last) + max(self._node_timeout, _HANGS_S)
+        last = max(self._nodes[index].spares.began_at for index in silent)
+        is_any_missing = not self._connecting.issubset(silent)
+        waits_since = began if is_any_missing else min(began, last)
+        return now < waits_since + max(self._node_timeout, _HANGS_S)
 
     def _start_connecting(self, index: int) -> None:
         self._connecting.add(index)

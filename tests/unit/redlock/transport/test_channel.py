@@ -1003,6 +1003,20 @@ def test_a_quorum_is_heard_from_within_the_node_timeout(
     assert waits == [30.0]
 
 
+def test_who_is_not_heard_from_gets_a_spare(stage: Stage) -> None:
+    """It owed nothing for long when the end of another connection cut the round short."""
+    say_to_all(stage, b":1\r\n")
+    assert stage.ask() == [1, 1, 1]
+    stage.channel.prepare()
+    stage.channel._node_timeout = stage.channel._connections._node_timeout = 0.05
+    stage.peers[1].connects = stage.peers[1].refuse
+    hang_up(stage, 1)
+    stage.peers[2].says(b":1\r\n")
+    stage.ask(needed=0)
+    assert stage.channel.renew()
+    assert stage.peers[0].attempts == 2
+
+
 def test_one_that_breaks_while_a_quorum_is_heard_from_is_replaced(stage: Stage) -> None:
     stage.clock.leap(200)  # the time of the caller is over
     stage.ask(needed=0)

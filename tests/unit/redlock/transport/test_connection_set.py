@@ -410,6 +410,38 @@ def test_a_missing_node_is_connected_to_beside_a_silent_one(
     assert stage.peers[0].is_spare
 
 
+def test_a_missing_node_is_waited_for_while_spares_pause(stage: Stage) -> None:
+    """The server that hangs is known to hang, and the connection to another one has ended."""
+    began = fall_silent(stage, 1.0)
+    for index in (1, 2):
+        stage.set.by_node[index].received = 1  # type: ignore[union-attr]
+    stage.peers[0].spares.begins(stage.set.by_node[0])  # type: ignore[arg-type]
+    stage.peers[0].spares.ends(is_made=False, is_quick=False)
+    assert not stage.set.try_spares(began, needs_votes=True), "a quorum answers"
+    assert stage.waiting == []
+    stage.set.drop(1)
+    assert stage.set.try_spares(began, needs_votes=True)
+    stage.clock.move(0.49)
+    assert stage.set.try_spares(began, needs_votes=True)
+    stage.clock.move(0.02)
+    assert not stage.set.try_spares(began, needs_votes=True)
+    assert stage.attempts() == [1, 1, 1]
+    assert stage.waiting
+    stage.waiting[0]()
+    stage.set.adopt()
+    assert stage.set.connected() == [0, 1, 2]
+
+
+def test_without_a_silent_connection_no_spare_is_tried(stage: Stage) -> None:
+    """Whoever is missing is waited for elsewhere, for longer."""
+    assert stage.reconnect() == [0, 1, 2]
+    for index in (0, 1):
+        stage.set.drop(index)
+    stage.waiting = []
+    assert not stage.set.try_spares(stage.clock.now(), needs_votes=True)
+    assert stage.waiting == []
+
+
 def fall_silent(stage: Stage, owed_for: float) -> float:
     """Let all connections owe a reply for so long, and attempts hang; return the time."""
     assert stage.reconnect() == [0, 1, 2]
@@ -567,7 +599,7 @@ def test_a_node_that_refuses_meanwhile_has_not_been_given_up(
     stage.set.drop(1)
     stage.set.drop(2)
     stage.waiting = []
-    stage.set.try_spares(began, needs_votes=True)
+    stage.set._start_due(stage.clock.now(), is_short=True)
     _, refused = stage.waiting
     stage.peers[2].raises = ConnectionError()
     refused()

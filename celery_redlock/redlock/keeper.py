@@ -63,8 +63,8 @@ class Keeper:
             deadlines of those that succeed.
         lose: Called once with each of its leases that is lost, in the origin thread: see
             `dispatch`.
-        prepare: Called on the thread before the first lease is due: connecting takes many steps,
-            each of which a busy interpreter may delay.
+        prepare: Called on the thread before the first lease is due, with the seconds until then:
+            connecting takes many steps, each of which a busy interpreter may delay.
         release: Makes releases within a number of seconds; returns whether each was confirmed.
         tidy: Called at each tick, with whether any leases are renewed, to close unused connections;
             returns whether any are left, so that the thread goes on.
@@ -75,7 +75,7 @@ class Keeper:
         clock: Clock,
         extend: Callable[[Sequence[Lease], float], object],
         lose: Callable[[Lease], None],
-        prepare: Callable[[], object] = lambda: None,
+        prepare: Callable[[float], object] = lambda _: None,
         release: Callable[[Sequence[ReleaseRequest], float], Sequence[bool]] = lambda *_: (),
         tidy: Callable[[bool], bool] = lambda _: False,
     ) -> None:
@@ -223,7 +223,7 @@ class Keeper:
         """Do all that is due; return the time of the next tick, seconds on the clock."""
         was_prepared, self._is_prepared = self._is_prepared, bool(self.kept())
         if self._is_prepared and not was_prepared:
-            self._prepare()
+            self._prepare(self._until_due())
         for lease, kept in list(self._kept.items()):
             if kept.holder and kept.holder() is None and self.forget(lease):
                 # Its holder may still be at work, with the lease alone.
@@ -232,7 +232,7 @@ class Keeper:
                 self._untold.append((lease, kept))
                 self.take_over(lease)
         self._report_lost()
-        spare = min(LOOK_S, max(0.0, self._next_due_at() - self._clock.now()))
+        spare = min(LOOK_S, self._until_due())
         try:
             if self._releases.work(spare):
                 for lease in list(self._kept):
@@ -247,6 +247,9 @@ class Keeper:
         if not self._kept:
             return math.inf
         return min((kept.due_at for kept in list(self._kept.values())), default=math.inf)
+
+    def _until_due(self) -> float:
+        return max(0.0, self._next_due_at() - self._clock.now())
 
     def _has_work(self) -> bool:
         return bool(self._kept or self._untold or self._releases or self._is_untidy)

@@ -47,7 +47,7 @@ KNOWN_SEEDS = {
     "release_of_any_owner": 1_000_054,
     "release_without_a_floor": 1_000_638,
     "healing_above_the_floor": 1_000_638,
-    "same_owner_again": 1_000_448,
+    "same_owner_again": 1_001_127,
     "minority_is_enough": 1_000_000,
     "failed_attempt_is_not_released": 1_000_003,
     "lost_lease_is_extended": 1_000_190,

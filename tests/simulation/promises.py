@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from celery_redlock.redlock.errors import QuorumUnavailable, RedlockError
 from celery_redlock.redlock.events import Event, Lost, NodeDown
 from celery_redlock.redlock.keeper import Keeper
+from celery_redlock.redlock.keeper_thread import LOOK_S
 from celery_redlock.redlock.lease import Lease
 from celery_redlock.redlock.protocol.quorum import majority
 from celery_redlock.redlock.unsettled import ReleaseRequest
@@ -65,6 +66,8 @@ _ENDS_CONNECTIONS = ("reset", "closing")
 """Faults that end connections, and of which the client hears."""
 _MADE_AGAIN, _REPEATED = 1, 3
 """How often an attempt to acquire, and any other request, is repeated on new connections."""
+_TOLD_WITHIN_S = 0.5
+"""Time after a deadline in which the holder is told: that of an extension without a quorum."""
 _HEALS_S = 0.1
 """Time after which no grant or extension is on its way any more."""
 _MARGIN_S = 0.01
@@ -111,6 +114,7 @@ class Promises:
         """Judge an event of the lock."""
         if isinstance(event, Lost):
             self._judge_loss(event.lease)
+            self._judge_lateness(event.lease)
         elif isinstance(event, NodeDown):
             self._judge_blame(event.node, event.error)
             self._judge_down(event)
@@ -186,6 +190,17 @@ class Promises:
         if ttl_s >= _SHORTEST_TTL_S:
             now = self._world.time
             self._judge_holders("loss", lease, now - ttl_s, now - ttl_s / 2, "it is lost")
+
+    def _judge_lateness(self, lease: Lease) -> None:
+        """Judge when the holder of a lease that the keeper renews is told that it is lost."""
+        acquired_at = self._process.true_time(lease.acquired_at)
+        due_at = max(self._process.true_time(lease.deadline), acquired_at + LOOK_S)
+        late_s = self._world.time - due_at
+        if lease.backing.lock and late_s > _TOLD_WITHIN_S and self._process.last_struck < due_at:
+            self._fail(
+                "late", f"{self._process.name} is told {late_s:.3f} s late that it has lost "
+                f"{lease.key[:9]!r}",
+            )  # fmt: skip
 
     def _judge_holders(
         self, kind: str, lease: Lease, since: float, held_by: float, why: str,

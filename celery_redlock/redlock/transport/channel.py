@@ -286,14 +286,17 @@ class Channel:
 
     def _reconnect(self, now: float, least: float = 0.0, *, for_all: bool = False) -> None:
         if None in self._connections.by_node:
-            longest = self._connections.patience
-            if self._patience is not None:
-                longest = min(self._patience, longest)
-            patience = max(least, self._prepared_at + longest - now)
             self._connections.reconnect(
-                now, patience, for_all=for_all, needs_votes=self._needs_votes
+                now, self._time_left(now, least), for_all=for_all, needs_votes=self._needs_votes
             )
         self._changes = self._connections.dropped + self._connections.adopted
+
+    def _time_left(self, now: float, least: float) -> float:
+        """Return how long to wait for connections yet, at least `least`, in seconds."""
+        longest = self._connections.patience
+        if self._patience is not None:
+            longest = min(self._patience, longest)
+        return max(least, self._prepared_at + longest - now)
 
     def renew(self) -> bool:
         """Replace the connections that a round without a quorum has found dead, or has missed.
@@ -314,6 +317,9 @@ class Channel:
         self._reconnect(now, least=self._node_timeout, for_all=True)
         if self._changes != changes:
             self._hear_from_a_quorum()
+            if not is_silent:
+                # Who has not answered by now is silent, too.
+                self._wait_for_spares(self._clock.now())
         elif not is_silent:
             return False
         return len(self._trusted(self._clock.now())) >= self.quorum
@@ -324,8 +330,11 @@ class Channel:
         Args:
             began: Time since which it waits, seconds on the clock.
         """
+        ends_at = began + self._time_left(began, self._node_timeout)
         has_waited = False
-        while self._connections.try_spares(began, needs_votes=self._needs_votes):
+        while self._clock.now() < ends_at and self._connections.try_spares(
+            began, needs_votes=self._needs_votes
+        ):
             has_waited = True
             self._read(_LOOK_FOR_SPARE_S, None)
             self._connections.adopt()
@@ -337,7 +346,6 @@ class Channel:
         """Wait until a quorum owes nothing: of connections that break together, one shows it first.
 
         Those that break meanwhile are replaced. With fewer connected, there is nothing to wait for.
-        Who has not answered by the end is silent, too.
         """
         now = self._clock.now()
         deadline = now + self._node_timeout
@@ -350,7 +358,6 @@ class Channel:
             self._connections.adopt()
             if self._connections.dropped > dropped:
                 self._reconnect(now, least=self._node_timeout, for_all=True)
-        self._wait_for_spares(now)
 
     def _settled(self, nodes: Sequence[int]) -> int:
         """Return how many of the connected `nodes` owe nothing."""

@@ -149,9 +149,9 @@ class Pool:
         """
         return Loan(self, preferred, is_needed, patience, goes_first, needs_votes)
 
-    def prepare(self) -> None:
-        """Make and connect one channel ahead of its use."""
-        with self.channel():
+    def prepare(self, patience: float | None = None) -> None:
+        """Make and connect one channel ahead of its use; `patience` as for `channel`."""
+        with self.channel(patience=patience):
             pass
 
     def take(

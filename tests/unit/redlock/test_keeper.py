@@ -780,7 +780,7 @@ def test_a_keeper_without_its_connections_prepares_itself_again(
 ) -> None:
     prepared: list[str] = []
     stage.keeper = Keeper(
-        stage.clock, stage.extend, stage.lost.append, lambda: prepared.append("now")
+        stage.clock, stage.extend, stage.lost.append, lambda _: prepared.append("now")
     )
     for _ in range(2):
         stage.keep()
@@ -798,7 +798,7 @@ def test_a_watched_lease_needs_no_connections(stage: Stage) -> None:
         return False
 
     stage.keeper = Keeper(
-        stage.clock, stage.extend, stage.lost.append, lambda: told.append("prepared"), tidy=tidy
+        stage.clock, stage.extend, stage.lost.append, lambda _: told.append("prepared"), tidy=tidy
     )
     stage.keeper.watch(stage.lease(), lambda _: None)
     stage.keeper.tick()

@@ -80,10 +80,11 @@ def test_the_thread_goes_on_until_unused_connections_are_closed(
 
 
 def test_the_thread_connects_again_for_a_first_lease(stage: Stage, wakeup: VirtualWakeup) -> None:
-    prepared: list[float] = []
+    prepared: list[tuple[float, float]] = []
     stage.keeper = Keeper(
         stage.clock, stage.extend, stage.lost.append,
-        prepare=lambda: prepared.append(stage.clock.now()), tidy=lambda _: True,
+        prepare=lambda seconds: prepared.append((stage.clock.now(), seconds)),
+        tidy=lambda _: True,
     )  # fmt: skip
     first = stage.keep()
     second = stage.lease("second")
@@ -97,7 +98,9 @@ def test_the_thread_connects_again_for_a_first_lease(stage: Stage, wakeup: Virtu
     wakeup.meanwhile = meanwhile
     wakeup.run_for(20)
     assert len(prepared) == 2
-    assert prepared[0] == 1000
+    prepared_at, until_due = prepared[0]
+    assert prepared_at == 1000
+    assert until_due == pytest.approx(TTL / 3, rel=0.02)
 
 
 def test_the_thread_goes_on_after_an_error_in_a_renewal(
@@ -427,7 +430,7 @@ def test_the_thread_prepares_itself_once_before_anything_is_due(
 ) -> None:
     prepared = []
 
-    def prepare() -> None:
+    def prepare(_: float) -> None:
         prepared.append(stage.clock.now())
         raise ZeroDivisionError  # whatever comes of it, the leases are renewed
 

@@ -1017,6 +1017,45 @@ def test_who_is_not_heard_from_gets_a_spare(stage: Stage) -> None:
     assert stage.peers[0].attempts == 2
 
 
+@pytest.mark.parametrize(
+    ("patience", "waited"), [(None, 3.0), (2.0, 2.0), (0.2, 0.2), (0.01, 0.05)]
+)
+def test_a_wait_for_spares_ends_with_the_patience_of_the_caller(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, patience: float | None, waited: float
+) -> None:
+    """The keeper has other leases to see to meanwhile."""
+    channel = stage.channel
+    channel._clock = clock = FakeClock()
+    channel._node_timeout, channel._connections.patience = 0.05, 3.0
+    channel._patience, channel._prepared_at = patience, clock.now()
+
+    def read(seconds: float, _: None) -> float:
+        clock.move(seconds)
+        return clock.now()
+
+    monkeypatch.setattr(channel, "_read", read)
+    monkeypatch.setattr(channel._connections, "try_spares", lambda *_, **__: True)
+    began = clock.now()
+    assert channel._wait_for_spares(began)
+    assert clock.now() - began == pytest.approx(waited, abs=0.006)
+
+
+def test_who_has_waited_for_a_spare_does_not_wait_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say_to_all(stage, b":1\r\n")
+    assert stage.ask() == [1, 1, 1]
+    stage.channel.prepare()
+    stage.channel._changes = -1  # something has ended
+    has_waited = [False, False, True]
+    monkeypatch.setattr(stage.channel, "_wait_for_spares", lambda _: has_waited.pop())
+    assert stage.channel.renew()
+    assert len(has_waited) == 2
+    stage.channel._changes = -1
+    assert stage.channel.renew()
+    assert has_waited == []
+
+
 def test_one_that_breaks_while_a_quorum_is_heard_from_is_replaced(stage: Stage) -> None:
     stage.clock.leap(200)  # the time of the caller is over
     stage.ask(needed=0)

@@ -100,10 +100,11 @@ def test_a_needed_channel_is_waited_for_until_it_is_not_needed(stage: Stage) -> 
 
 def test_a_channel_is_prepared_with_the_patience_of_its_caller(stage: Stage) -> None:
     stage.pool.prepare()
+    stage.pool.prepare(0.5)
     with stage.pool.channel(patience=0.0, needs_votes=False) as channel:
         assert isinstance(channel, Channel)
-        assert channel.patience == [None, 0.0]
-        assert channel.needs_votes == [True, False]
+        assert channel.patience == [None, 0.5, 0.0]
+        assert channel.needs_votes == [True, True, False]
 
 
 def test_a_channel_that_can_not_be_prepared_is_closed(

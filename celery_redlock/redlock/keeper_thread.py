@@ -130,9 +130,9 @@ class KeeperThread:
                 wakes_at = self._clock.now() + _AFTER_ERROR_S
             # Published before it is compared: a lease that was added meanwhile is seen here, or its
             # caller sees this time and wakes the thread.
-            self._wakes_at = wakes_at
+            self._wakes_at = wakes_at = min(wakes_at, self._clock.now() + LOOK_S)
             self._wakes_at = min(wakes_at, self._next_due_at())
-            wakeup.wait(min(self._wakes_at - self._clock.now(), LOOK_S))
+            wakeup.wait(self._wakes_at - self._clock.now())
             if threads.get(_RUNNING) is not wakeup:
                 return
             if self._is_idle() and not native.is_green():

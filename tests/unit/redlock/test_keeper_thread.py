@@ -248,16 +248,17 @@ def test_only_a_lease_that_is_due_sooner_wakes_the_thread(
     assert rang == [False, False, True]
 
 
+@pytest.mark.parametrize(("first", "second"), [(3, 3), (30, 60)])
 def test_a_thread_that_sleeps_too_long_is_woken(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, first: int, second: int
 ) -> None:
     """The process was stopped as the thread fell asleep: its sleep begins when it goes on."""
-    stage.keep("first", 3)
+    stage.keep("first", first)
     rang: list[bool] = []
 
     def wait(wakeup: Wakeup, seconds: float) -> bool:
         stage.clock.move(2)
-        stage.keep("second", 3)
+        stage.keep("second", second)
         rang.append(wakeup.clear())
         stage.keeper.stop()
         return True

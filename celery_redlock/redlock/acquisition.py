@@ -131,7 +131,7 @@ class Acquisition(Access):
                 if waiter:
                     waiter.has_asked(began)
                 if isinstance(outcome, Lease):
-                    self._observe(Acquired(outcome, self._clock.now() - asked_at, rounds))
+                    outcome.backing.took = self._clock.now() - asked_at, rounds
                     return outcome
                 left = ends_at - self._clock.now()
                 is_split = isinstance(outcome, LockHeld) and outcome.contended
@@ -157,7 +157,9 @@ class Acquisition(Access):
                 waiter.leave()
 
     def settle(self, lease: Lease) -> None:
-        """Pass the responsibility for `lease` from the keeper to its holder.
+        """Pass the responsibility for `lease` from the keeper to its holder; tell the observers.
+
+        They may take their time: to the keeper, a holder that has not settled by then is dead.
 
         Raises:
             QuorumUnavailable: The keeper has released the lease already.
@@ -166,6 +168,12 @@ class Acquisition(Access):
             why = "granted, and released again: this process stood still meanwhile"
             grants = [Granted(lease.token)] * len(self._nodes)
             raise unavailable("lock", lease.key, grants, self._nodes, why)
+        try:
+            self._observe(Acquired(lease, *lease.backing.took))
+        except BaseException:
+            # An interrupt: nobody gets the lease.
+            self._keeper.take_over(lease)
+            raise
 
     def _try_timed(
         self, channel: Channel, attempt: Attempt, rounds: int, *, looks: bool

@@ -188,6 +188,7 @@ class Backing:
         refresh: Updates the lease if another process renews it; None: no other process does.
         channel: Channel over which the lease was granted.
         is_granted_late: Returns whether nodes have not answered the grant yet; None: all have.
+        took: How long it took to acquire the lease, seconds, and in how many rounds.
         lock: Lock by which the holder extends and releases the lease; None: a task's run does.
         is_lost: Whether the lease is known to be lost; `Lease.lost` says whether it is.
         lost_because: Reason why the lease is lost, if it was not its deadline.
@@ -201,6 +202,7 @@ class Backing:
     refresh: Callable[[Lease], None] | None = None
     channel: object = None
     is_granted_late: Callable[[], bool] | None = None
+    took: tuple[float, int] = (0.0, 1)
     lock: Grantor | None = None
     is_lost: bool = False
     lost_because: str = NOT_RENEWED

@@ -19,7 +19,7 @@ from .keeper import OnLease
 from .lease import Holder, Lease, is_reservation, this_process
 from .parts import Parts
 from .protocol.scripts import lock_keys
-from .validation import check_key, check_label, check_seconds, lease_times_ms
+from .validation import check_callback, check_key, check_label, check_seconds, lease_times_ms
 
 DAY_S = 86_400.0
 _UNDECODED = "\ufffd"
@@ -105,6 +105,8 @@ class Redlock(Parts):
         """
         check_seconds("max_hold", max_hold, endless=True)
         check_label(label)
+        if on_lost is not None:
+            check_callback("on_lost", on_lost)
         if on_lost and not renew:
             raise ConfigurationError("on_lost is called by the renewal; add renew=True")
         attempt = self._attempt(key, ttl, wait, lock_delay)
@@ -178,6 +180,8 @@ class Redlock(Parts):
         """
         check_seconds("max_hold", max_hold, endless=True)
         check_label(label)
+        if on_lost is not None:
+            check_callback("on_lost", on_lost)
         attempt = self._attempt(key, ttl, wait, lock_delay)
         acquire = partial(self._acquisition.acquire, attempt, label, wait or 0.0)
         again = methodcaller(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -121,18 +122,31 @@ def lease_times_ms(key: str, ttl: float, lock_delay: float, max_ttl: float) -> t
 
 
 def check_observers(observers: object) -> None:
-    """Raise an error unless `observers` is a list of callables.
+    """Raise an error unless `observers` is a list of callables, none of them async.
 
     Raises:
-        ConfigurationError: The message names the type of what is not.
+        ConfigurationError: The message says what is not.
     """
     if not isinstance(observers, Sequence):
         kind = type(observers).__name__
         raise ConfigurationError(f"observers must be a list of callables, got {kind}")
     for one in observers:
-        if not callable(one):
-            kind = type(one).__name__
-            raise ConfigurationError(f"each of observers must be a callable, got {kind}")
+        check_callback("each of observers", one)
+
+
+def check_callback(name: str, value: object) -> None:
+    """Raise an error unless `value`, the argument `name`, can be called back.
+
+    Raises:
+        ConfigurationError: It is no callable, or an async function.
+    """
+    if not callable(value):
+        raise ConfigurationError(f"{name} must be a callable, got {type(value).__name__}")
+    if inspect.iscoroutinefunction(value):
+        raise ConfigurationError(
+            f"{name} must be a plain function: an async one would never be awaited; have it "
+            "schedule the coroutine, with asyncio.run_coroutine_threadsafe(…)"
+        )
 
 
 def check_key(key: object, *, may_exist: bool = False) -> str:

@@ -17,6 +17,7 @@ from celery_redlock.redlock import QuorumUnavailable
 from celery_redlock.redlock.attempt import Attempt
 from celery_redlock.redlock.errors import LeaseLost, LockHeld, RedlockError
 from celery_redlock.redlock.events import Acquired, Refused, Released
+from celery_redlock.redlock.lease import Lease
 from celery_redlock.redlock.task_lock import TaskLock
 from tests.support.fakes.simulated_network import Network
 from tests.support.faults.strikes import Striker, Struck, strikes
@@ -215,7 +216,7 @@ def test_a_struck_acquisition_is_never_renewed(network: Network, redlock: TaskLo
         if network.holders(f"k{at}") != [None] * 3:
             stands.append((f"k{at}", where))
     # It was the caller's, who did not get it.
-    assert all(re.search(r" in .*(acquire|_settle)", where) for _, where in stands), stands
+    assert all(re.search(r" in .*(acquire|settle)", where) for _, where in stands), stands
     assert len(stands) <= 3
     a_while_later(network, redlock, 30)
     assert all(network.holders(key) == [None] * 3 for key, _ in stands)
@@ -291,17 +292,39 @@ def test_a_block_of_a_caller_that_stood_still_is_not_entered(
     assert redlock.keeper.kept() == []
 
 
-def test_a_grant_read_after_its_caller_stood_still_is_released(network: Network) -> None:
+@pytest.mark.parametrize("is_block", [True, False])
+def test_an_observer_that_takes_its_time_costs_no_lock(network: Network, *, is_block: bool) -> None:
+    redlock = network.redlock()
+
+    def take_time(event: object) -> None:
+        if isinstance(event, Acquired):
+            a_while_later(network, redlock)
+
+    redlock.observers.append(take_time)
+    if is_block:
+        with redlock.lock("k", 30.0) as lease:
+            assert network.holders() == [lease.owner] * 3
+            assert not lease.lost
+    else:
+        lease = redlock.acquire("k", 30.0)
+        assert network.holders() == [lease.owner] * 3
+
+
+def test_a_grant_read_after_its_caller_stood_still_is_released(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
     redlock = network.redlock()
     slow = network.nodes[0]
     slow.delay = 15.0
 
-    def stand_still(event: object) -> None:
-        if isinstance(event, Acquired):
-            slow.delay = 0.0  # for the keeper, whose connections are its own
-            a_while_later(network, redlock)
+    settle = redlock._settle
 
-    redlock.observers.append(stand_still)
+    def stand_still(lease: Lease) -> None:
+        slow.delay = 0.0  # for the keeper, whose connections are its own
+        a_while_later(network, redlock)
+        settle(lease)
+
+    monkeypatch.setattr(redlock, "_settle", stand_still)
     with pytest.raises(QuorumUnavailable, match="stood still"):
         redlock.acquire("k", 30.0)
     assert not redlock.keeper._releases

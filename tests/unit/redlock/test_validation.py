@@ -75,6 +75,31 @@ def test_a_number_that_python_does_not_write_is_refused(value: int, above_zero: 
         check_count("ttl", -abs(value))
 
 
+_NEVER_AWAITED = (
+    "must be a plain function: an async one would never be awaited; have it schedule the "
+    "coroutine, with asyncio.run_coroutine_threadsafe(…)"
+)
+
+
+async def deferred(_: object) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("on_lost", "message"),
+    [
+        (5, "on_lost must be a callable, got int"),
+        ("", "on_lost must be a callable, got str"),
+        (deferred, f"on_lost {_NEVER_AWAITED}"),
+    ],
+)
+def test_on_lost_is_a_plain_callable(on_lost: Any, message: str) -> None:
+    redlock = Redlock(["redis://a"])
+    for use in (redlock.lock, redlock.acquire):
+        with pytest.raises(ConfigurationError) as caught:
+            use("k", on_lost=on_lost)
+        assert str(caught.value) == message
+
+
 @pytest.mark.parametrize(
     ("observers", "message"),
     [
@@ -82,6 +107,7 @@ def test_a_number_that_python_does_not_write_is_refused(value: int, above_zero: 
         (print, "observers must be a list of callables, got builtin_function_or_method"),
         ([print, None], "each of observers must be a callable, got NoneType"),
         ("x", "each of observers must be a callable, got str"),
+        ([deferred], f"each of observers {_NEVER_AWAITED}"),
     ],
 )
 def test_observers_are_a_list_of_callables(observers: object, message: str) -> None:

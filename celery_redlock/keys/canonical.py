@@ -126,6 +126,25 @@ def as_received(value: object, where: str) -> object:
     return plain(value, where) if is_plain(value) else value
 
 
+def of_json_type(value: object) -> object:
+    """Return a value of a type that JSON knows without what its subclass adds; others as is."""
+    match value:
+        case bool():
+            return value
+        case str():
+            return str.__str__(value)
+        case int():
+            return int.__int__(value)
+        case float():
+            return float.__float__(value)
+        case tuple():
+            return list(value)
+        case dict():
+            return dict(value)
+        case _:
+            return value
+
+
 def is_plain(value: object) -> bool:
     """Return whether `value` is of a type that JSON knows, so that its text is data alone."""
     return isinstance(value, _PLAIN_TYPES)

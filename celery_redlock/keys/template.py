@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from celery_redlock.keys.canonical import as_received, is_plain
+from celery_redlock.keys.canonical import as_received, is_plain, of_json_type
 
 _NAME = re.compile(r"([^.\[\]]*)((?:\.[^.\[\]]+|\[[^\[\]]+\])*)")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[([^\[\]]+)\]")
@@ -58,6 +58,8 @@ class Field(NamedTuple):
         value = arguments[self.parameter]
         try:
             for attribute, index in self.steps:
+                # What a subclass adds, as the attributes of a str enum, the worker does not get.
+                value = of_json_type(value)
                 value = getattr(value, attribute) if attribute else _item(value, index)
             value = as_received(value, self.name)
             convert = _CONVERSIONS.get(self.conversion)

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from datetime import date, datetime, timezone
+from enum import Enum, IntEnum
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 
 from celery_redlock.redlock.errors import ConfigurationError
 from tests.support.calls import Plain, account_task, name, over_the_wire, values
+
+
+class Color(str, Enum):
+    RED = "red"
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Ratio(float, Enum):
+    HALF = 0.5
+
+
+class Place(NamedTuple):
+    shop: str
+    shelf: int
 
 
 @given(values)
@@ -29,6 +49,11 @@ def test_a_format_string_walks_attributes_indexes_and_formats() -> None:
     assert found == "proj.sync:7-x-y-2024-05"
 
 
+def test_an_index_finds_what_json_leaves_of_a_named_tuple() -> None:
+    assert name("{items[0]}", None, Place("a", 1), run=account_task) == "proj.sync:a"
+    assert name("{account.real}", True, run=account_task) == "proj.sync:1"
+
+
 @pytest.mark.parametrize("items", [{1: "x"}, {"1": "x"}, ["1", "x"]])
 def test_a_number_in_brackets_finds_a_key_before_and_after_json(items: object) -> None:
     assert name("{items[1]}", None, items, run=account_task) == "proj.sync:x"
@@ -44,6 +69,12 @@ def test_a_number_in_brackets_finds_a_key_before_and_after_json(items: object) -
         ("{items[key]}", [1, {}], "KeyError"),
         ("{account:d}", ["text"], "ValueError"),
         ("{items:>9}", [1, []], "TypeError"),
+        # What JSON leaves of these has no such part, though the producer's object has.
+        ("{account.value}", [Color.RED], "AttributeError"),
+        ("{account.name}", [Level.LOW], "AttributeError"),
+        ("{account.name}", [Ratio.HALF], "AttributeError"),
+        ("{account.shop}", [Place("a", 1)], "AttributeError"),
+        ("{items[key]}", [1, defaultdict(int)], "KeyError"),
     ],
 )
 def test_a_field_that_does_not_fit_a_call_is_named(

@@ -1,7 +1,8 @@
 """Tasks whose bodies would run outside of their executions, and so without the lock: refused.
 
-An async function only makes a coroutine, and who awaits that does so after the execution. Messages
-that a task class collects into batches are not executed one by one at all.
+An async function only makes a coroutine, and who awaits that does so after the execution; so does
+who iterates over what a generator function makes. Messages that a task class collects into batches
+are not executed one by one at all.
 """
 
 from __future__ import annotations
@@ -16,6 +17,13 @@ from celery_redlock.redlock.errors import ConfigurationError
 _DEFAULT = Task.Strategy
 _OF_CELERY = frozenset({"celery", "celery_redlock"})
 _AWAIT_INSIDE = "write it as a plain function that awaits inside, with asyncio.run(…)"
+_ITERATE_INSIDE = "write it as a plain function that returns a list"
+
+_OUTSIDE = (
+    ("an async", inspect.iscoroutinefunction, _AWAIT_INSIDE),
+    ("a generator", inspect.isgeneratorfunction, _ITERATE_INSIDE),
+    ("an async generator", inspect.isasyncgenfunction, _ITERATE_INSIDE),
+)
 
 
 def refuse_unlocked(name: str, task: type[Any], body: object) -> None:
@@ -29,11 +37,12 @@ def refuse_unlocked(name: str, task: type[Any], body: object) -> None:
     Raises:
         ConfigurationError: The message names the task, the reason and the remedy.
     """
-    if inspect.iscoroutinefunction(body) and not _has_own_call(task):
-        raise ConfigurationError(
-            f"task {name!r}: its body is an async function, which would run after the lock is "
-            f"released; {_AWAIT_INSIDE}"
-        )
+    for kind, is_one, remedy in _OUTSIDE:
+        if is_one(body) and not _has_own_call(task):
+            raise ConfigurationError(
+                f"task {name!r}: its body is {kind} function, which would run after the lock is "
+                f"released; {remedy}"
+            )
     for base in task.__mro__:
         if vars(base).get("Strategy", _DEFAULT) != _DEFAULT:
             raise ConfigurationError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import wraps
 from typing import Any
 
@@ -46,6 +46,21 @@ def test_an_async_body_is_refused_at_binding(app: Celery, *, enabled: bool) -> N
     message = refusal(app, lambda: singleton_task(app=app, name="t")(deferred))
     assert "task 't': its body is an async function" in message
     assert "asyncio.run" in message
+
+
+def rows() -> Iterator[int]:
+    yield 1
+
+
+async def pages() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(("kind", "body"), [("a generator", rows), ("an async generator", pages)])
+def test_a_generator_body_is_refused_at_binding(app: Celery, kind: str, body: Any) -> None:
+    message = refusal(app, lambda: singleton_task(app=app, name="t")(body))
+    assert f"task 't': its body is {kind} function, which would run after" in message
+    assert "returns a list" in message
 
 
 def test_a_class_with_an_async_run_is_refused_at_binding(app: Celery) -> None:

@@ -49,6 +49,18 @@ def test_a_format_string_walks_attributes_indexes_and_formats() -> None:
     assert found == "proj.sync:7-x-y-2024-05"
 
 
+class Lazy:
+    """Claims to be what it stands for, as a lazy text does."""
+
+    kind = "lazy"
+    __class__ = str  # type: ignore[assignment]
+
+
+def test_a_proxy_keeps_its_attributes() -> None:
+    assert isinstance(Lazy(), str)
+    assert name("{account.kind}", Lazy(), run=account_task) == "proj.sync:lazy"
+
+
 def test_an_index_finds_what_json_leaves_of_a_named_tuple() -> None:
     assert name("{items[0]}", None, Place("a", 1), run=account_task) == "proj.sync:a"
     assert name("{account.real}", True, run=account_task) == "proj.sync:1"

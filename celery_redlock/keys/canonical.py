@@ -131,8 +131,6 @@ def of_json_type(value: object) -> object:
     if value.__class__ is not type(value):
         return value  # a proxy
     match value:
-        case bool():
-            return value
         case str():
             return str.__str__(value)
         case int():

@@ -59,7 +59,7 @@ class KeeperThread:
         # The thread adds itself, so that one which never began to run is not relied on.
         self._threads = {}
         self._starting_until = 0.0
-        self._wakes_at = self._used_at = 0.0
+        self._wakes_at = self._sleeps_until = self._used_at = 0.0
 
     def start(self) -> None:
         """Start the thread unless it runs.
@@ -87,7 +87,8 @@ class KeeperThread:
         One that should be awake by now may sleep: this process, or the machine, was stopped just
         before or during its sleep, which lasts as long after that.
         """
-        is_in_time = self._used_at <= self._wakes_at <= due_at
+        is_asleep = self._used_at > min(self._wakes_at, self._sleeps_until)
+        is_in_time = self._wakes_at <= due_at and not is_asleep
         if not is_in_time and (wakeup := self._threads.get(_RUNNING)):
             wakeup.wake()
 
@@ -130,9 +131,10 @@ class KeeperThread:
                 wakes_at = self._clock.now() + _AFTER_ERROR_S
             # Published before it is compared: a lease that was added meanwhile is seen here, or its
             # caller sees this time and wakes the thread.
-            self._wakes_at = wakes_at = min(wakes_at, self._clock.now() + LOOK_S)
+            now = self._clock.now()
+            self._wakes_at, self._sleeps_until = wakes_at, now + LOOK_S
             self._wakes_at = min(wakes_at, self._next_due_at())
-            wakeup.wait(self._wakes_at - self._clock.now())
+            wakeup.wait(min(self._wakes_at, self._sleeps_until) - now)
             if threads.get(_RUNNING) is not wakeup:
                 return
             if self._is_idle() and not native.is_green():

@@ -248,6 +248,25 @@ def test_only_a_lease_that_is_due_sooner_wakes_the_thread(
     assert rang == [False, False, True]
 
 
+def test_a_first_lease_wakes_a_thread_that_has_to_connect(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread looks by the time at which the lease is due, and connecting takes longer."""
+    stage.keeper.register_cleanup(ReleaseRequest("k", "owner", due=1e9, ends_at=1e9))
+    rang: list[bool] = []
+
+    def wait(wakeup: Wakeup, seconds: float) -> bool:
+        assert seconds == pytest.approx(1.0)
+        stage.keep("first", 3)
+        rang.append(wakeup.clear())
+        stage.keeper.stop()
+        return True
+
+    in_this_thread(monkeypatch, Wakeup, "wait", wait)
+    stage.threads[-1]()
+    assert rang == [True]
+
+
 @pytest.mark.parametrize(("first", "second"), [(3, 3), (30, 60)])
 def test_a_thread_that_sleeps_too_long_is_woken(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, first: int, second: int

@@ -248,6 +248,27 @@ def test_only_a_lease_that_is_due_sooner_wakes_the_thread(
     assert rang == [False, False, True]
 
 
+def test_a_lease_that_came_during_a_tick_is_not_slept_over(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.keep("first", 30)
+    due_at = stage.clock.now() + 0.3
+    monkeypatch.setattr(stage.keeper._thread, "_next_due_at", lambda: due_at)
+    waits: list[tuple[float, bool]] = []
+
+    def wait(wakeup: Wakeup, seconds: float) -> bool:
+        stage.keeper._thread.wake(due_at)
+        waits.append((seconds, wakeup.clear()))
+        stage.keeper.stop()
+        return True
+
+    in_this_thread(monkeypatch, Wakeup, "wait", wait)
+    stage.threads[-1]()
+    [(seconds, is_woken)] = waits
+    assert seconds == pytest.approx(0.3)
+    assert not is_woken
+
+
 def test_a_first_lease_wakes_a_thread_that_has_to_connect(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,7 +277,6 @@ def test_a_first_lease_wakes_a_thread_that_has_to_connect(
     rang: list[bool] = []
 
     def wait(wakeup: Wakeup, seconds: float) -> bool:
-        assert seconds == pytest.approx(1.0)
         stage.keep("first", 3)
         rang.append(wakeup.clear())
         stage.keeper.stop()
@@ -267,16 +287,18 @@ def test_a_first_lease_wakes_a_thread_that_has_to_connect(
     assert rang == [True]
 
 
-@pytest.mark.parametrize(("first", "second"), [(3, 3), (30, 60)])
+@pytest.mark.parametrize(
+    ("first", "second", "later"), [(3.0, 3, 2.0), (30.0, 60, 2.0), (1.5, 3, 0.7)]
+)
 def test_a_thread_that_sleeps_too_long_is_woken(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, first: int, second: int
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, first: float, second: int, later: float
 ) -> None:
     """The process was stopped as the thread fell asleep: its sleep begins when it goes on."""
     stage.keep("first", first)
     rang: list[bool] = []
 
     def wait(wakeup: Wakeup, seconds: float) -> bool:
-        stage.clock.move(2)
+        stage.clock.move(later)
         stage.keep("second", second)
         rang.append(wakeup.clear())
         stage.keeper.stop()

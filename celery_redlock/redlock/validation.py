@@ -138,7 +138,7 @@ def check_callback(name: str, value: object) -> None:
     """Raise an error unless `value`, the argument `name`, can be called back.
 
     Raises:
-        ConfigurationError: It is no callable, or an async function.
+        ConfigurationError: It can't be called, or is an async function.
     """
     if not callable(value):
         raise ConfigurationError(f"{name} must be a callable, got {type(value).__name__}")

@@ -269,22 +269,30 @@ def test_a_lease_that_came_during_a_tick_is_not_slept_over(
     assert not is_woken
 
 
-def test_a_first_lease_wakes_a_thread_that_has_to_connect(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The thread looks by the time at which the lease is due, and connecting takes longer."""
-    stage.keeper.register_cleanup(ReleaseRequest("k", "owner", due=1e9, ends_at=1e9))
+def is_woken(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object]
+) -> bool:
+    """Return whether the thread, which has just fallen asleep, is woken by what comes meanwhile."""
     rang: list[bool] = []
 
     def wait(wakeup: Wakeup, seconds: float) -> bool:
-        stage.keep("first", 3)
+        meanwhile()
         rang.append(wakeup.clear())
         stage.keeper.stop()
         return True
 
     in_this_thread(monkeypatch, Wakeup, "wait", wait)
     stage.threads[-1]()
-    assert rang == [True]
+    [is_rung] = rang
+    return is_rung
+
+
+def test_a_first_lease_wakes_a_thread_that_has_to_connect(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread looks by the time at which the lease is due, and connecting takes longer."""
+    stage.keeper.register_cleanup(ReleaseRequest("k", "owner", due=1e9, ends_at=1e9))
+    assert is_woken(stage, monkeypatch, lambda: stage.keep("first", 3))
 
 
 @pytest.mark.parametrize(
@@ -295,18 +303,12 @@ def test_a_thread_that_sleeps_too_long_is_woken(
 ) -> None:
     """The process was stopped as the thread fell asleep: its sleep begins when it goes on."""
     stage.keep("first", first)
-    rang: list[bool] = []
 
-    def wait(wakeup: Wakeup, seconds: float) -> bool:
+    def go_on() -> None:
         stage.clock.move(later)
         stage.keep("second", second)
-        rang.append(wakeup.clear())
-        stage.keeper.stop()
-        return True
 
-    in_this_thread(monkeypatch, Wakeup, "wait", wait)
-    stage.threads[-1]()
-    assert rang == [True]
+    assert is_woken(stage, monkeypatch, go_on)
 
 
 def test_stop_ends_the_thread_and_keeps_nothing(stage: Stage, wakeup: VirtualWakeup) -> None:

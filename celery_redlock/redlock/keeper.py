@@ -104,6 +104,10 @@ class Keeper:
         self._is_prepared = False
         self._thread.stop()
 
+    def end_when_idle(self) -> None:
+        """End the thread with its last lease and release: the lock was collected."""
+        self._thread.end_when_idle()
+
     # ---- leases
 
     def keep(

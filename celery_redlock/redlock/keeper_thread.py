@@ -99,6 +99,11 @@ class KeeperThread:
         if wakeup:
             wakeup.wake()
 
+    def end_when_idle(self) -> None:
+        """End the thread as soon as it has no work: nobody can use it any more."""
+        self._used_at = -math.inf
+        self.wake()
+
     def _run(self, wakeup: Wakeup) -> None:
         # Closed with its last reference: another thread may be about to wake this one.
         threads = self._threads

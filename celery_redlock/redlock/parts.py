@@ -115,6 +115,7 @@ class Parts:
             release=ReleaseRound(*keepers).make_all,
             tidy=partial(_tidy, weakref.ref(self), pool, keepers_pool, idle_timeout),
         )
+        weakref.finalize(self, self.keeper.end_when_idle).atexit = False
         self._waiters = Waiters(
             self.clock,
             self.quorum,

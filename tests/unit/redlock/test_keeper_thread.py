@@ -15,6 +15,7 @@ from typing import cast
 import pytest
 
 from celery_redlock.redlock.keeper import Keeper
+from celery_redlock.redlock.keeper_thread import LOOK_S
 from celery_redlock.redlock.lease import Lease
 from celery_redlock.redlock.threads import dispatch, native
 from celery_redlock.redlock.threads.wakeup import Wakeup
@@ -60,6 +61,24 @@ def test_the_thread_ends_without_leases_and_is_started_again(
     assert len(stage.threads) == 2
     wakeup.run_for(PERIOD + 1)
     assert stage.rounds[-1][1] == [lease]
+
+
+def test_the_thread_of_a_collected_lock_ends_with_its_last_lease(
+    stage: Stage, wakeup: VirtualWakeup
+) -> None:
+    """And not ten seconds later: a program may make a lock for each call."""
+    lease = stage.keep()
+
+    def meanwhile() -> None:
+        if wakeup.waits == 1:
+            stage.keeper.end_when_idle()
+        if len(stage.rounds) == 3:
+            stage.keeper.forget(lease)
+
+    wakeup.meanwhile = meanwhile
+    wakeup.run_for(1e9)
+    assert len(stage.rounds) == 3, "it renewed the lease while there was one"
+    assert stage.clock.now() - 1000 <= 3 * PERIOD + 2 * LOOK_S
 
 
 def test_the_thread_goes_on_until_unused_connections_are_closed(
@@ -503,11 +522,12 @@ def test_without_a_descriptor_no_thread_is_started(
     assert len(stage.threads) == 1
 
 
-def test_stop_wakes_the_thread(stage: Stage) -> None:
+@pytest.mark.parametrize("end", [Keeper.stop, Keeper.end_when_idle])
+def test_an_end_wakes_the_thread(stage: Stage, end: Callable[[Keeper], None]) -> None:
     woken: list[bool] = []
     wakeup = cast(Wakeup, SimpleNamespace(wake=lambda: woken.append(True)))
     stage.keeper._thread._threads["running"] = wakeup
-    stage.keeper.stop()
+    end(stage.keeper)
     assert woken == [True]
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from celery_redlock.redlock.errors import AlreadyDone, ConfigurationError, LeaseLost, LockHeld
 from celery_redlock.redlock.events import Event, Lost
+from celery_redlock.redlock.keeper import Keeper
 from celery_redlock.redlock.lease import publication_of, task_of
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.redlock.validation import LONGEST_S
@@ -255,6 +256,24 @@ def test_a_lock_that_nobody_refers_to_is_collected(
     assert gone() is None
     keeper.tick()
     assert not keeper._has_work(), "it keeps no connection, and its thread ends"
+
+
+def test_a_lock_that_is_collected_ends_its_thread(
+    five: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`test_the_thread_of_a_collected_lock_ends_with_its_last_lease` says when."""
+    ended: list[Keeper] = []
+
+    def end(keeper: Keeper) -> None:
+        ended.append(keeper)
+
+    monkeypatch.setattr(Keeper, "end_when_idle", end)
+    redlock = five.redlock()
+    keeper = redlock.keeper
+    redlock.release(redlock.acquire("k"))
+    assert not ended
+    del redlock
+    assert ended == [keeper]
 
 
 @pytest.mark.parametrize("idle_timeout", [60.0, math.inf])

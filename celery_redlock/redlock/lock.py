@@ -19,7 +19,14 @@ from .keeper import OnLease
 from .lease import Holder, Lease, is_reservation, this_process
 from .parts import Parts
 from .protocol.scripts import lock_keys
-from .validation import check_callback, check_key, check_label, check_seconds, lease_times_ms
+from .validation import (
+    check_callback,
+    check_flag,
+    check_key,
+    check_label,
+    check_seconds,
+    lease_times_ms,
+)
 
 DAY_S = 86_400.0
 _UNDECODED = "\ufffd"
@@ -107,6 +114,7 @@ class Redlock(Parts):
         check_label(label)
         if on_lost is not None:
             check_callback("on_lost", on_lost)
+        check_flag("renew", renew)
         if on_lost and not renew:
             raise ConfigurationError("on_lost is called by the renewal; add renew=True")
         attempt = self._attempt(key, ttl, wait, lock_delay)
@@ -310,5 +318,8 @@ class Redlock(Parts):
         return self._inspection.check()
 
     def close(self) -> None:
-        """Stop renewing and close the connections. Leases end with their ttl."""
+        """Stop renewing and close the connections.
+
+        Leases that are held end with their ttl, and no `on_lost` is called for them.
+        """
         self._close()

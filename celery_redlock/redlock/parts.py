@@ -35,7 +35,9 @@ from .threads import callbacks, dispatch
 from .validation import (
     LONGEST_S,
     address_of,
+    check_clock,
     check_count,
+    check_flag,
     check_nodes,
     check_observers,
     check_prefix,
@@ -73,9 +75,12 @@ class Parts:
         check_seconds("idle_timeout", idle_timeout, above_zero=True, endless=True)
         check_count("max_connections", max_connections)
         check_observers(observers)
+        if restart_guard is not None:
+            check_flag("restart_guard", restart_guard)
+        self.clock = SystemClock() if clock is None else clock
+        check_clock(self.clock)
         self.max_ttl = max_ttl
         self.key_prefix = key_prefix
-        self.clock = clock or SystemClock()
         self._audience = audience = _Audience(observers)
         self.quorum = majority(len(urls))
         is_guarded = len(urls) > 1 if restart_guard is None else restart_guard

@@ -67,6 +67,28 @@ def check_count(name: str, value: object) -> None:
         raise ConfigurationError(f"{name} must be a whole number >= 1, got {_text_of(value)}")
 
 
+def check_flag(name: str, value: object) -> None:
+    """Raise an error unless `value` is True or False.
+
+    Raises:
+        ConfigurationError: The message names the argument and its value.
+    """
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{name} must be True or False, got {_text_of(value)}")
+
+
+def check_clock(clock: object) -> None:
+    """Raise an error unless `clock` has the methods of `Clock`.
+
+    Raises:
+        ConfigurationError: The message names a method that it lacks.
+    """
+    for name in ("now", "wall_us", "sleep"):
+        if not callable(getattr(clock, name, None)):
+            kind = type(clock).__name__
+            raise ConfigurationError(f"clock must have the method {name}(), which {kind} lacks")
+
+
 def seconds_given(
     value: object, refuse: Callable[[str, str], NoReturn], least: float = SHORTEST_S
 ) -> float:

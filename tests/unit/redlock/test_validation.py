@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
+import time
 from decimal import Decimal
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import pytest
@@ -11,6 +15,7 @@ import pytest
 from celery_redlock.redlock import Redlock
 from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.events import Observer
+from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.redlock.validation import (
     address_of,
     check_count,
@@ -316,6 +321,35 @@ def test_a_count_may_not_be(value: object) -> None:
     with pytest.raises(ConfigurationError) as caught:
         check_count("max_connections", value)
     assert str(caught.value) == f"max_connections must be a whole number >= 1, got {value!r}"
+
+
+@pytest.mark.parametrize("name", ["renew", "restart_guard"])
+@pytest.mark.parametrize("value", ["no", 0, 1.0, []], ids=repr)
+def test_a_flag_may_not_be(redlock: TaskLock, name: str, value: object) -> None:
+    """`"no"` would mean yes."""
+    use: Any = (
+        partial(redlock.acquire, "k") if name == "renew" else partial(TaskLock, ["redis://a"])
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        use(**{name: value})
+    assert str(caught.value) == f"{name} must be True or False, got {value!r}"
+
+
+@pytest.mark.parametrize(
+    ("clock", "message"),
+    [
+        (5, "clock must have the method now(), which int lacks"),
+        (time, "clock must have the method now(), which module lacks"),
+        (SimpleNamespace(now=time.monotonic), "clock must have the method wall_us(), which "),
+        (
+            SimpleNamespace(now=time.monotonic, wall_us=time.time_ns, sleep=1),
+            "method sleep(), which",
+        ),
+    ],
+)
+def test_a_clock_may_not_be(clock: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        TaskLock(["redis://a"], clock=clock)
 
 
 @pytest.mark.parametrize(("ttl", "ttl_ms"), [(0.01, 10), (1, 1000), (1.0006, 1001), (60, 60_000)])

@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-pytest.importorskip("mutmut")
 
-import libcst as cst
-from mutmut.mutation import file_mutation
-from mutmut.mutation.mutators import mutation_operators
+@pytest.fixture(scope="module")
+def operators() -> Any:
+    """`tools.mutation.operators`: imported here, as each process that collects tests would do it.
 
-from tools.mutation.operators import OPERATORS, add_operators, constants
+    With mutmut and libcst it takes a fifth of the time in which all the tests are collected.
+    """
+    pytest.importorskip("mutmut")
+    return pytest.importorskip("tools.mutation.operators")
 
 
-def mutants(rule: str) -> list[str]:
+@pytest.fixture
+def mutmut(operators: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return mutmut's module with its own operators only, to be added to."""
+    monkeypatch.setattr(operators.file_mutation, "mutation_operators", operators.mutation_operators)
+    return operators.file_mutation
+
+
+def mutants(operators: Any, rule: str) -> list[str]:
     """Return the rule as each of the operators changes it."""
-    module = cst.parse_module(rule)
+    module = operators.cst.parse_module(rule)
     changed: list[str] = []
 
-    class Visitor(cst.CSTVisitor):
-        def on_visit(self, node: cst.CSTNode) -> bool:
-            for kind, operator in OPERATORS:
-                if isinstance(node, kind):
-                    changed.extend(
-                        module.deep_replace(node, one).code  # type: ignore[attr-defined]
-                        for one in operator(node)
-                    )
-            return True
+    def on_visit(_: object, node: object) -> bool:
+        for kind, operator in operators.OPERATORS:
+            if isinstance(node, kind):
+                changed.extend(module.deep_replace(node, one).code for one in operator(node))
+        return True
 
-    module.visit(Visitor())
+    module.visit(type("Visitor", (operators.cst.CSTVisitor,), {"on_visit": on_visit})())
     return changed
 
 
@@ -54,24 +61,21 @@ def mutants(rule: str) -> list[str]:
          ["if (a == b) and False:\n    return c", "if (a == b) or True:\n    return c"]),
     ],
 )  # fmt: skip
-def test_an_operator_makes_these_changes(rule: str, changed: list[str]) -> None:
-    assert mutants(rule) == changed
+def test_an_operator_makes_these_changes(operators: Any, rule: str, changed: list[str]) -> None:
+    assert mutants(operators, rule) == changed
 
 
-def test_the_releases_of_the_keeper_could_need_a_quorum_only() -> None:
+def test_the_releases_of_the_keeper_could_need_a_quorum_only(operators: Any) -> None:
     """The change that every test once passed with."""
     rule = "needed = max(self._quorum, len(channel.everyone()))"
-    assert "needed = self._quorum" in mutants(rule)
+    assert "needed = self._quorum" in mutants(operators, rule)
 
 
-def test_mutmut_makes_the_mutants_of_these_operators_too(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_mutmut_makes_the_mutants_of_these_operators_too(operators: Any, mutmut: Any) -> None:
     rule = "def least(a, b):\n    return max(a, b)\n"
-    monkeypatch.setattr(file_mutation, "mutation_operators", mutation_operators)
-    before = file_mutation.mutate_file_contents("rule.py", rule).mutant_names
-    add_operators()
-    after = file_mutation.mutate_file_contents("rule.py", rule)
+    before = mutmut.mutate_file_contents("rule.py", rule).mutant_names
+    operators.add_operators()
+    after = mutmut.mutate_file_contents("rule.py", rule)
     assert len(after.mutant_names) == len(before) + 2
     assert "return b\n" in after.code
 
@@ -88,14 +92,13 @@ def test_mutmut_makes_the_mutants_of_these_operators_too(
     ],
 )
 def test_a_name_is_changed_and_a_sentence_is_not(
-    monkeypatch: pytest.MonkeyPatch, text: str, is_changed: bool
+    operators: Any, mutmut: Any, text: str, is_changed: bool
 ) -> None:
-    monkeypatch.setattr(file_mutation, "mutation_operators", mutation_operators)
-    add_operators()
-    mutated = file_mutation.mutate_file_contents("rule.py", f"def rule():\n    tell({text!r})\n")
+    operators.add_operators()
+    mutated = mutmut.mutate_file_contents("rule.py", f"def rule():\n    tell({text!r})\n")
     assert ("XX" in mutated.code) is is_changed
 
 
-def test_the_numbers_of_a_module_are_found_as_they_are_written() -> None:
+def test_the_numbers_of_a_module_are_found_as_they_are_written(operators: Any) -> None:
     code = "A_S = 0.1\nB = 1_000\nC: int = 3\nD = 0\nE = 'e'\nF = True\nG = A_S * 2\n"
-    assert list(constants(code)) == [("A_S", "0.1"), ("B", "1_000")]
+    assert list(operators.constants(code)) == [("A_S", "0.1"), ("B", "1_000")]

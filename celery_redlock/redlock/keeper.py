@@ -8,7 +8,9 @@ that does the same.
 
 from __future__ import annotations
 
+import atexit
 import math
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -21,9 +23,12 @@ from .clock import Clock
 from .errors import shown
 from .keeper_thread import IDLE_S, LOOK_S, KeeperThread
 from .lease import Lease, holder_of
-from .threads import callbacks, dispatch
+from .threads import callbacks, dispatch, native
 from .unsettled import ReleaseRequest, UnsettledReleases
 
+_AT_EXIT_S = 1.0
+"""Longest time for which releases delay the end of the process."""
+_PAUSE_S = 0.005
 BATCH = 2000
 """Leases per write."""
 _SOONEST_RETRY_S = 0.005
@@ -89,6 +94,7 @@ class Keeper:
         self._untold: deque[tuple[Lease, _Kept]] = deque()
         self._releases = UnsettledReleases(clock, release)
         self._thread = KeeperThread(clock, self.tick, self._next_due_at, self._has_work)
+        _keepers.add(self)
 
     def forget_all(self) -> None:
         """Forget all leases and releases, as after a fork: they are the parent's."""
@@ -206,6 +212,18 @@ class Keeper:
         self._releases.hurry(owner)
         self._thread.wake()
 
+    def make_last_releases(self) -> bool:
+        """Have all releases made now, since the process ends; return whether there are any."""
+        self._give_back_collected()
+        if self._releases:
+            self._releases.make_last()
+            self._start_and_wake()
+        return bool(self._releases)
+
+    def are_last_made(self) -> bool:
+        """Return whether the releases of `make_last_releases` are made."""
+        return self._releases.are_last_made()
+
     def take_over(self, lease: Lease) -> None:
         """Release `lease` now: its holder was interrupted before the release began."""
         self.forget(lease)
@@ -228,13 +246,7 @@ class Keeper:
         was_prepared, self._is_prepared = self._is_prepared, bool(self.kept())
         if self._is_prepared and not was_prepared:
             self._prepare(self._until_due())
-        for lease, kept in list(self._kept.items()):
-            if kept.holder and kept.holder() is None and self.forget(lease):
-                # Its holder may still be at work, with the lease alone.
-                lease.backing.lost_because = _GIVEN_BACK
-                lease.backing.is_lost = True
-                self._untold.append((lease, kept))
-                self.take_over(lease)
+        self._give_back_collected()
         self._report_lost()
         spare = min(LOOK_S, self._until_due())
         try:
@@ -246,6 +258,16 @@ class Keeper:
             self._renew()
         self._is_untidy = self._tidy(bool(self.kept()))
         return min(self._next_due_at(), self._releases.next_at(), self._clock.now() + IDLE_S)
+
+    def _give_back_collected(self) -> None:
+        """Release the leases whose holders were collected."""
+        for lease, kept in list(self._kept.items()):
+            if kept.holder and kept.holder() is None and self.forget(lease):
+                # Its holder may still be at work, with the lease alone.
+                lease.backing.lost_because = _GIVEN_BACK
+                lease.backing.is_lost = True
+                self._untold.append((lease, kept))
+                self.take_over(lease)
 
     def _next_due_at(self) -> float:
         if not self._kept:
@@ -368,3 +390,18 @@ def due_at(lease: Lease, now: float) -> float:
         return third
     # The extension failed: retry at intervals that shrink as the deadline comes near.
     return min(lease.deadline, now + max(_SOONEST_RETRY_S, (lease.deadline - now) / _SHARE))
+
+
+_keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
+
+
+def _release_at_exit() -> None:
+    """Wait for the releases whose callers were interrupted, perhaps by what ends the process."""
+    busy = [keeper for keeper in list(_keepers) if keeper.make_last_releases()]
+    ends_at = time.monotonic() + _AT_EXIT_S
+    while busy and time.monotonic() < ends_at:
+        native.original("time", "sleep")(_PAUSE_S)
+        busy = [keeper for keeper in busy if not keeper.are_last_made()]
+
+
+atexit.register(_release_at_exit)

@@ -101,6 +101,7 @@ class UnsettledReleases:
         """Forget all releases, as after a fork: the parent's are made by the parent."""
         self._pending: dict[str, ReleaseRequest] = {}
         self._taken: dict[str, _Taken] = {}
+        self._last: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         return len(self._pending) + len(self._taken)
@@ -123,6 +124,17 @@ class UnsettledReleases:
         if release:
             self._pending[owner] = release._replace(due=0.0)
 
+    def make_last(self) -> None:
+        """Make all that there are due now: this process ends, and none of their callers goes on."""
+        self._last = frozenset([*self._pending, *self._taken])
+
+    def are_last_made(self) -> bool:
+        """Return whether those of `make_last` are settled, or confirmed."""
+        if self._last.intersection(list(self._pending)):
+            return False
+        taken = [self._taken.get(owner) for owner in self._last]
+        return all(one is None or one.is_confirmed for one in taken)
+
     def is_unsettled(self, owner: str) -> bool:
         """Return whether the release of `owner` may have to be made yet."""
         return owner in self._pending or owner in self._taken
@@ -143,7 +155,8 @@ class UnsettledReleases:
         now = self._clock.now()
         has_taken = False
         for release in list(self._pending.values()):
-            if release.due <= now and self._take(release):
+            is_due = release.due <= now or release.owner in self._last
+            if is_due and self._take(release):
                 has_taken = True
         due = [one for one in list(self._taken.values()) if one.again_at <= now]
         together = [one for one in due if not one.is_alone][:_BATCH]

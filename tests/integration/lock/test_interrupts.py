@@ -128,3 +128,27 @@ def test_interrupts_at_random_moments_leave_no_lock(three: Servers, how: str, co
         assert_free(three)
         process.stdin.close()
         assert process.stdout.readline() == "0\n", "nothing is kept"
+
+
+EXITING = """
+import os, signal, sys
+from celery_redlock import Acquired, Redlock
+
+def exit_on_signal(event):
+    if isinstance(event, Acquired):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+redlock = Redlock(
+    sys.argv[1:], node_timeout=2.0, restart_guard=False, observers=[exit_on_signal]
+)
+with redlock.lock("k", ttl=60):
+    pass
+"""
+
+
+def test_a_process_that_exits_as_it_enters_leaves_no_lock(three: Servers) -> None:
+    """Its end waits for the keeper, a daemon thread."""
+    ran = subprocess.run([sys.executable, "-c", EXITING, *three.urls], cwd=ROOT, check=False)
+    assert ran.returncode == 3
+    assert not locks_on(three)

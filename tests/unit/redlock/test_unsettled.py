@@ -62,6 +62,29 @@ def test_a_release_is_made_when_it_is_due_and_once_more(stage: Stage) -> None:
     assert len(stage.releases) == 0
 
 
+def test_the_last_releases_are_made_at_once(stage: Stage) -> None:
+    """Of a process that ends, with whatever callers it has; those that come then are not among."""
+    stage.releases.add(REQUEST)
+    stage.releases.make_last()
+    stage.releases.add(REQUEST._replace(owner="later"))
+    assert not stage.releases.are_last_made()
+    stage.is_confirmed = False
+    stage.releases.work(1.0)
+    assert stage.owners() == ["owner"]
+    assert not stage.releases.are_last_made()
+    stage.is_confirmed = True
+    stage.work_until(1004.9)
+    assert stage.releases.are_last_made()
+    assert "later" not in stage.owners()
+
+
+def test_a_release_that_is_settled_holds_up_no_end(stage: Stage) -> None:
+    stage.releases.add(REQUEST)
+    stage.releases.make_last()
+    stage.releases.settle("owner")
+    assert stage.releases.are_last_made()
+
+
 def test_a_settled_release_is_not_made(stage: Stage) -> None:
     stage.releases.add(REQUEST)
     assert stage.releases.settle("owner")

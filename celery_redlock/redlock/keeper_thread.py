@@ -28,7 +28,7 @@ _RUNNING = "running"
 class KeeperThread:
     """One real daemon thread, which starts when it is used and ends after a while without work.
 
-    Beside greenlets it never ends, because its poll belongs to the thread that made it.
+    Beside greenlets it ends only with its lock, since its poll belongs to the thread that made it.
 
     Args:
         clock: Time.
@@ -142,7 +142,7 @@ class KeeperThread:
             wakeup.wait(min(self._wakes_at, self._sleeps_until) - now)
             if threads.get(_RUNNING) is not wakeup:
                 return
-            if self._is_idle() and not native.is_green():
+            if self._is_idle() and (self._used_at == -math.inf or not native.is_green()):
                 del threads[_RUNNING]
                 # A caller that came meanwhile may have seen this thread as running.
                 if self._is_idle() or threads.setdefault(_RUNNING, wakeup) is not wakeup:

@@ -29,7 +29,7 @@ from .events import Event, Lost, Observer, is_logged, log_event, notify
 from .extension import Extension
 from .inspection import Inspection
 from .keeper import Keeper
-from .lease import Lease
+from .lease import Lease, why_lost
 from .release import Release, ReleaseRound
 from .threads import callbacks, dispatch
 from .validation import (
@@ -120,12 +120,14 @@ class Parts:
             release=ReleaseRound(*keepers).make_all,
             tidy=partial(_tidy, weakref.ref(self), pool, keepers_pool, idle_timeout),
         )
-        weakref.finalize(self, self.keeper.end_when_idle).atexit = False
         self._waiters = Waiters(
             self.clock,
             self.quorum,
             lambda: Subscriptions(nodes_, at, node_timeout, connect_timeout),
         )
+        # By weak references, since an observer may refer to the lock.
+        threads = weakref.ref(self.keeper), weakref.ref(self._waiters)
+        weakref.finalize(self, _end_threads, *threads).atexit = False
         self._extension = Extension(*access, self.keeper.lose)
         self._acquisition = Acquisition(
             *access, self.keeper, audience.observe, self._extension.verify, self._waiters
@@ -178,7 +180,7 @@ class _Audience:
     def lose(self, lease: Lease) -> None:
         """Mark a lease as lost, and tell of it."""
         lease.backing.is_lost = True
-        self.observe(Lost(lease, lease.backing.lost_because))
+        self.observe(Lost(lease, why_lost(lease)))
 
     def observe(self, event: Event) -> None:
         """Tell of an event."""
@@ -212,10 +214,19 @@ def _tidy(
     return pool.has_channels() or keepers_pool.has_channels()
 
 
+def _end_threads(keeper: weakref.ref[Keeper], waiters: weakref.ref[Waiters]) -> None:
+    """End the threads of a lock that was collected, unclosed; one that runs refers to its own."""
+    if keeping := keeper():
+        keeping.end_when_idle()
+    if waiting := waiters():
+        waiting.close()
+
+
 _instances: weakref.WeakSet[Parts] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:
+    dispatch.after_fork()
     for parts in list(_instances):
         parts.after_fork()
 

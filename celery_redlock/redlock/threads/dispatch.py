@@ -61,6 +61,13 @@ def is_own_thread() -> bool:
     return _ident() in _own
 
 
+def after_fork() -> None:
+    """Forget the parent's threads, in a forked child: its new ones may get their numbers."""
+    if not is_green():  # greenlets go on in the child
+        _own.intersection_update({_ident()})
+        _origins.clear()
+
+
 def _ident() -> int:
     """Return the number of the calling thread; among greenlets, that of the greenlet."""
     ident: int = sys.modules["_thread"].get_ident()

@@ -190,6 +190,16 @@ def test_beside_greenlets_the_thread_never_ends(
     assert stage.clock.now() >= 1300
 
 
+def test_beside_greenlets_the_thread_ends_with_its_lock(
+    stage: Stage, wakeup: VirtualWakeup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_this_thread(monkeypatch, native, "is_green", lambda: True)
+    stage.keeper.forget(stage.keep())
+    stage.keeper.end_when_idle()
+    wakeup.run_for(1e9)
+    assert stage.clock.now() <= 1000 + LOOK_S
+
+
 def test_a_lease_added_as_the_thread_ends_is_renewed_by_it(
     stage: Stage, wakeup: VirtualWakeup
 ) -> None:

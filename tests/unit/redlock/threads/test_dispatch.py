@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -224,3 +224,18 @@ def test_work_beside_greenlets_may_be_a_greenlet() -> None:
 
     dispatch.start_beside(run, "ours")
     eventually(lambda: seen == [(True, False)], "it runs, without a thread that has a name")
+
+
+@pytest.mark.parametrize("green", [False, True])
+def test_a_child_does_not_know_the_threads_of_its_parent(
+    monkeypatch: pytest.MonkeyPatch, green: bool
+) -> None:
+    """Its new threads may have their numbers; greenlets go on in the child."""
+    here = threading.get_ident()
+    own, origins = {here, -1}, {-1: cast(Any, object())}
+    monkeypatch.setattr(dispatch, "_own", own)
+    monkeypatch.setattr(dispatch, "_origins", origins)
+    monkeypatch.setattr(dispatch, "is_green", lambda: green)
+    dispatch.after_fork()
+    assert own == ({here, -1} if green else {here})
+    assert bool(origins) == green

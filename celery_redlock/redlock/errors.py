@@ -192,6 +192,8 @@ class QuorumUnavailable(RedlockError):
 
 NOT_RENEWED = "it could not be renewed in time"
 """Reason of most losses."""
+NEVER_RENEWED = "its ttl was over, and nothing renewed it"
+HELD_TOO_LONG = "it was held for as long as it may be"
 TAKEN_AWAY = "others have been granted it, or have released it"
 
 

@@ -30,7 +30,7 @@ class Refused(NamedTuple):
 
 
 class Released(NamedTuple):
-    """A lease was released after `held` seconds."""
+    """A lease that was not lost was released after `held` seconds; told once."""
 
     lease: Lease
     held: float
@@ -86,7 +86,7 @@ def notify(observers: Sequence[Observer], event: Event) -> None:
     Raises:
         BaseException: SystemExit or the like, which an observer raised on a thread of the user's.
     """
-    for observer in observers:
+    for observer in tuple(observers):
         try:
             observer(event)
         except BaseException as error:

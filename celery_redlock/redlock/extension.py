@@ -23,7 +23,7 @@ from .errors import (
     shown,
 )
 from .keeper import BATCH, OnLease, patience_for
-from .lease import Lease
+from .lease import Lease, why_lost
 from .refusals import unavailable
 
 
@@ -175,7 +175,7 @@ def why_not(lease: Lease) -> RedlockError | None:
     if is_lost:
         # For good: a lease that was reported as lost must not come back.
         lease.backing.is_lost = True
-        return LeaseLost(lease.key, lease.backing.lost_because)
+        return LeaseLost(lease.key, why_lost(lease))
     return None
 
 

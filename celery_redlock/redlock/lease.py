@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 from typing import Concatenate, NoReturn, ParamSpec, Protocol
 
 from .clock import Clock
-from .errors import NOT_RENEWED, ConfigurationError, LeaseLost, RedlockError, shown
+from .errors import (
+    HELD_TOO_LONG,
+    NEVER_RENEWED,
+    NOT_RENEWED,
+    ConfigurationError,
+    LeaseLost,
+    RedlockError,
+    shown,
+)
 from .labels import bounded, label_of
 
 logger = logging.getLogger(__name__)
@@ -191,7 +199,7 @@ class Backing:
         took: How long it took to acquire the lease, seconds, and in how many rounds.
         lock: Lock by which the holder extends and releases the lease; None: a task's run does.
         is_lost: Whether the lease is known to be lost; `Lease.lost` says whether it is.
-        lost_because: Reason why the lease is lost, if it was not its deadline.
+        lost_because: Reason why the lease is lost; '': its deadline, see `why_lost`.
         acquired_in: Id of the process that acquired the lease, and alone releases it.
         entered_in: Id of the process of each of the lease's ``with`` blocks that was not left.
         closing: An entry for each thread that has left what may be the last block.
@@ -205,7 +213,7 @@ class Backing:
     took: tuple[float, int] = (0.0, 1)
     lock: Grantor | None = None
     is_lost: bool = False
-    lost_because: str = NOT_RENEWED
+    lost_because: str = ""
     acquired_in: int = field(default_factory=lambda: os.getpid())  # noqa: PLW0108  # patched by tests
     entered_in: list[int] = field(default_factory=list)
     closing: list[None] = field(default_factory=list)
@@ -292,8 +300,8 @@ class Lease:
         """
         if self.is_released:
             raise LeaseLost(self.key, "it was released")
-        if self.lost or self.backing.verify is None:
-            raise LeaseLost(self.key, self.backing.lost_because)
+        if self.backing.verify is None:
+            raise LeaseLost(self.key, why_lost(self))
         self.backing.verify(self)
 
     def extend(self) -> None:
@@ -339,7 +347,7 @@ class Lease:
         if self.is_released:
             raise LeaseLost(self.key, "it was released")
         if self.lost:
-            raise LeaseLost(self.key)
+            raise LeaseLost(self.key, why_lost(self))
         self.backing.entered_in.append(os.getpid())
         # In this order: of a thread that enters and one that leaves the last block, at least one
         # sees the other.
@@ -369,6 +377,16 @@ class Lease:
             # Another thread has entered, perhaps without having seen that.
             closing.pop()
         return self.lost
+
+
+def why_lost(lease: Lease) -> str:
+    """Return the reason why `lease` is lost, for people."""
+    if lease.backing.lost_because:
+        return lease.backing.lost_because
+    if lease.is_past_hold(lease.deadline):
+        return HELD_TOO_LONG
+    is_renewed = lease.hold_until is not None or lease.backing.lock is None
+    return NOT_RENEWED if is_renewed else NEVER_RENEWED
 
 
 def release_at_end(lease: Lease, release: Callable[[Lease], object]) -> bool:

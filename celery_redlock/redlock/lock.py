@@ -55,7 +55,8 @@ class Redlock(Parts):
         floor_ttl: Time for which a node remembers a lock's highest token after its last lease,
             seconds > 0; at least `max_clock_skew`.
         idle_timeout: Time after which unused connections are closed, seconds > 0; `math.inf`:
-            never.
+            never. The thread that renews does it: it runs from the first lock on, and a process
+            that only asks (`locked`, `holder`, `check`) keeps its connections.
         max_connections: Most connections of this process to each node, for any number of threads,
             >= 1. One more renews leases, and one listens while threads wait for a lock. When all
             are in use, a thread waits for one, up to a second or the rest of its own wait.

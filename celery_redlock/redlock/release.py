@@ -172,7 +172,8 @@ class Release(ReleaseRound):
                 channel, _ = lock_keys(self._prefix, lease.key)
                 self._waiters.note_release(channel, ack.listeners)
                 break
-        self._observe(Released(lease, self._clock.now() - lease.acquired_at))
+        if len(lease.backing.releases) == 1 and not lease.backing.is_lost:
+            self._observe(Released(lease, self._clock.now() - lease.acquired_at))
         if acknowledged(acks) < self._quorum:
             raise unavailable("release", lease.key, acks, self._nodes)
 

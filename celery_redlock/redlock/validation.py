@@ -275,7 +275,8 @@ def address_of(url: str) -> str:
         # An @ behind the host comes from a password with a / ? or # in it.
         is_at_allowed = "password=" in parts.query
         is_cut = "@" in parts.path + parts.fragment or ("@" in parts.query and not is_at_allowed)
-        if not is_cut and parts.scheme == "unix" and parts.path.startswith("/"):
+        is_path = parts.path.startswith("/") and not parts.hostname
+        if not is_cut and parts.scheme == "unix" and is_path:
             return f"unix:{parts.path}"
         if not is_cut and parts.scheme != "unix" and parts.port != 0:
             return f"{parts.hostname or 'localhost'}:{parts.port or 6379}"

@@ -13,13 +13,15 @@ import pytest
 
 from celery_redlock.redlock import Redlock
 from celery_redlock.redlock.errors import (
+    HELD_TOO_LONG,
+    NEVER_RENEWED,
     NOT_RENEWED,
     TAKEN_AWAY,
     ConfigurationError,
     LeaseLost,
     LockHeld,
 )
-from celery_redlock.redlock.events import Event, Lost, Released
+from celery_redlock.redlock.events import Acquired, Event, Lost
 from celery_redlock.redlock.lease import Lease, task_of
 from celery_redlock.redlock.protocol.replies import AckReply
 from celery_redlock.redlock.unsettled import ReleaseRequest
@@ -232,19 +234,40 @@ def test_a_loss_that_ensure_finds_is_reported_at_once(
         assert told_by_the_keeper(redlock, seen) == [Lost(lease, TAKEN_AWAY)]
 
 
-def test_observers_of_a_release_know_that_its_lease_was_lost(
-    five: Network, redlock: Redlock
+@pytest.mark.parametrize("end", [lose, drop])
+def test_a_lost_lease_is_not_told_as_released(
+    five: Network, redlock: Redlock, seen: list[Event], end: Callable[[Lease, Network], None]
 ) -> None:
-    known: list[bool] = []
-
-    def observe(event: Event) -> None:
-        if isinstance(event, Released):
-            known.append(event.lease.lost)
-
-    redlock.observers.append(observe)
+    """So that locks can be counted: each that was acquired ends once."""
     with suppress(LeaseLost), redlock.lock("k", ttl=TTL) as lease:
-        drop(lease, five)
-    assert known == [True]
+        end(lease, five)
+    lease.release()
+    redlock.keeper.tick()
+    assert [type(event) for event in seen] == [Acquired, Lost]
+
+
+def test_ensure_tells_of_a_loss_once_and_asks_nobody(
+    five: Network, redlock: Redlock, seen: list[Event]
+) -> None:
+    lease = redlock.acquire("k", ttl=TTL)
+    lose(lease, five)
+    five.log.clear()
+    for _ in range(2):
+        with pytest.raises(LeaseLost, match=r"nothing renewed it$"):
+            lease.ensure()
+    [lost] = told_by_the_keeper(redlock, seen)
+    assert lost == Lost(lease, NEVER_RENEWED)
+    assert five.log == []
+
+
+def test_a_loss_says_that_max_hold_was_over(
+    five: Network, redlock: Redlock, seen: list[Event]
+) -> None:
+    with suppress(LeaseLost), redlock.lock("k", ttl=TTL, max_hold=TTL / 2) as lease:
+        lose(lease, five)
+        with pytest.raises(LeaseLost, match=r"held for as long as it may be$"):
+            lease.ensure()
+    assert [lost.reason for lost in told_by_the_keeper(redlock, seen)] == [HELD_TOO_LONG]
 
 
 def test_a_block_that_nobody_can_leave_loses_its_lease(
@@ -427,7 +450,7 @@ def test_a_child_s_block_of_a_lease_leaves_it_to_its_parent(
 def test_a_lease_that_has_ended_enters_no_block(five: Network, redlock: Redlock) -> None:
     lost, released = redlock.acquire("k", ttl=TTL), redlock.acquire("other")
     lose(lost, five)
-    with pytest.raises(LeaseLost, match="renewed in time"), lost:
+    with pytest.raises(LeaseLost, match="nothing renewed it"), lost:
         pytest.fail("entered")
     released.release()
     with pytest.raises(LeaseLost, match="it was released"), released:

@@ -7,10 +7,18 @@ import re
 import secrets
 import socket
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
-from celery_redlock.redlock.errors import ConfigurationError, LeaseLost
+from celery_redlock.redlock.errors import (
+    HELD_TOO_LONG,
+    NEVER_RENEWED,
+    NOT_RENEWED,
+    TAKEN_AWAY,
+    ConfigurationError,
+    LeaseLost,
+)
 from celery_redlock.redlock.lease import (
     Lease,
     holder_of,
@@ -23,6 +31,7 @@ from celery_redlock.redlock.lease import (
     release_or_warn,
     reserved_since,
     task_of,
+    why_lost,
     without_nonces,
 )
 from tests.support.fakes.fake_clock import FakeClock
@@ -102,22 +111,32 @@ def test_ensure_passes_on_what_the_quorum_says(lease: Lease) -> None:
         lease.ensure()
 
 
-@pytest.mark.parametrize("end", ["deadline", "lost", "released"])
-def test_ensure_asks_nobody_about_a_lease_that_is_over(
-    lease: Lease, clock: FakeClock, end: str
-) -> None:
+def test_ensure_asks_nobody_about_a_released_lease(lease: Lease) -> None:
     lease.backing.verify = lambda _: pytest.fail("asked")
-    if end == "deadline":
-        clock.move(10)
-    elif end == "lost":
-        lease.backing.is_lost = True
-    else:
-        lease.is_released = True
-    with pytest.raises(
-        LeaseLost, match="it was released$" if end == "released" else "renewed"
-    ) as ex:
+    lease.is_released = True
+    with pytest.raises(LeaseLost, match=r"it was released$") as ex:
         lease.ensure()
     assert ex.value.key == "k"
+
+
+@pytest.mark.parametrize(
+    ("hold_until", "is_by_hand", "reason"),
+    [
+        (None, True, NEVER_RENEWED),
+        (None, False, NOT_RENEWED),
+        (9.0, True, HELD_TOO_LONG),
+        (1e9, True, NOT_RENEWED),
+    ],
+)
+def test_a_lease_says_why_its_time_was_over(
+    lease: Lease, hold_until: float | None, is_by_hand: bool, reason: str
+) -> None:
+    """A run's lease, which nobody extends by hand, is renewed by the run."""
+    lease.hold_until = hold_until if hold_until is None else lease.deadline - 10.0 + hold_until
+    lease.backing.lock = cast(Any, object()) if is_by_hand else None
+    assert why_lost(lease) == reason
+    lease.backing.lost_because = TAKEN_AWAY
+    assert why_lost(lease) == TAKEN_AWAY
 
 
 def test_ensure_vouches_for_nothing_when_there_is_nobody_to_ask(lease: Lease) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import weakref
 from collections.abc import Callable
@@ -11,12 +12,19 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.redlock.errors import AlreadyDone, ConfigurationError, LeaseLost, LockHeld
+from celery_redlock.redlock.errors import (
+    NOT_RENEWED,
+    AlreadyDone,
+    ConfigurationError,
+    LeaseLost,
+    LockHeld,
+)
 from celery_redlock.redlock.events import Event, Lost
 from celery_redlock.redlock.keeper import Keeper
 from celery_redlock.redlock.lease import publication_of, task_of
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.redlock.validation import LONGEST_S
+from celery_redlock.redlock.waiters import Waiters
 from tests.support.calls import Colour, Misnamed
 from tests.support.fakes.simulated_network import Network, SimulatedChannel
 
@@ -258,22 +266,38 @@ def test_a_lock_that_nobody_refers_to_is_collected(
     assert not keeper._has_work(), "it keeps no connection, and its thread ends"
 
 
-def test_a_lock_that_is_collected_ends_its_thread(
+def test_a_lock_that_is_collected_ends_its_threads(
     five: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`test_the_thread_of_a_collected_lock_ends_with_its_last_lease` says when."""
-    ended: list[Keeper] = []
+    ended: list[object] = []
 
-    def end(keeper: Keeper) -> None:
-        ended.append(keeper)
+    def end(thread: object) -> None:
+        ended.append(thread)
 
     monkeypatch.setattr(Keeper, "end_when_idle", end)
+    monkeypatch.setattr(Waiters, "close", end)
     redlock = five.redlock()
-    keeper = redlock.keeper
+    threads = [redlock.keeper, redlock._waiters]
     redlock.release(redlock.acquire("k"))
     assert not ended
     del redlock
-    assert ended == [keeper]
+    assert ended == threads
+
+
+def test_a_lock_whose_observer_refers_to_it_is_collected(five: Network) -> None:
+    class Service:
+        def __init__(self) -> None:
+            self.lock = five.redlock(observers=[self.observe])
+
+        def observe(self, event: Event) -> None:
+            """Do nothing."""
+
+    service = Service()
+    gone = weakref.ref(service.lock)
+    del service
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.parametrize("idle_timeout", [60.0, math.inf])
@@ -300,6 +324,4 @@ def test_a_lease_outlives_the_lock_that_nobody_refers_to(five: Network) -> None:
     five.pass_(40)
     keeper.tick()
     assert lease.backing.is_lost
-    assert [one for one in seen if isinstance(one, Lost)] == [
-        Lost(lease, lease.backing.lost_because)
-    ]
+    assert [one for one in seen if isinstance(one, Lost)] == [Lost(lease, NOT_RENEWED)]

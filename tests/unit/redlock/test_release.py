@@ -17,7 +17,7 @@ from celery_redlock.redlock.errors import (
     LockHeld,
     QuorumUnavailable,
 )
-from celery_redlock.redlock.events import Event, Released
+from celery_redlock.redlock.events import Acquired, Event, Released
 from celery_redlock.redlock.keeper_thread import LOOK_S
 from celery_redlock.redlock.lease import Lease
 from celery_redlock.redlock.protocol.quorum import drift_ms
@@ -113,11 +113,14 @@ def test_a_release_that_a_minority_confirms_says_so(
     assert [type(event) for event in seen] == [Released]
 
 
-def test_a_release_may_be_repeated(five: Network, redlock: TaskLock, lease: Lease) -> None:
+def test_a_release_may_be_repeated(
+    five: Network, redlock: TaskLock, lease: Lease, seen: list[Event]
+) -> None:
     redlock.release(lease)
     second = redlock.acquire("k")
     redlock.release(lease)
     assert five.holders() == [second.owner] * 5
+    assert [type(event) for event in seen] == [Released, Acquired]
 
 
 def test_a_lost_lease_is_released_without_harm(

@@ -247,7 +247,7 @@ def test_a_password_that_is_not_quoted_is_refused_and_not_shown(password: str, u
     assert refused.value.__cause__ is None
 
 
-@pytest.mark.parametrize("url", ["unix://redis.sock", "unix:redis.sock"])
+@pytest.mark.parametrize("url", ["unix://redis.sock", "unix:redis.sock", "unix://run/redis.sock"])
 def test_the_path_of_a_unix_socket_is_absolute(url: str) -> None:
     with pytest.raises(ConfigurationError, match="can't be read"):
         address_of(url)

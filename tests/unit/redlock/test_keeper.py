@@ -7,10 +7,12 @@ import math
 import random
 import weakref
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from celery_redlock.redlock import keeper
 from celery_redlock.redlock.keeper import BATCH, Keeper, due_at, patience_for
 from celery_redlock.redlock.lease import Lease
 from celery_redlock.redlock.threads import dispatch
@@ -899,3 +901,63 @@ def test_retries_come_closer_down_to_five_milliseconds(
     lease = stage.lease()
     now = lease.deadline - left
     assert due_at(lease, now) - now == pytest.approx(pause)
+
+
+# ---- the end of the process
+
+
+class Exit:
+    """The wait at the end of a process, in the stage's time: the keeper works while it sleeps."""
+
+    def __init__(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.stage = stage
+        monkeypatch.setattr(keeper, "_keepers", [stage.keeper])
+        monkeypatch.setattr(keeper, "time", SimpleNamespace(monotonic=stage.clock.now))
+        monkeypatch.setattr(keeper, "native", SimpleNamespace(original=lambda *_: self.sleep))
+
+    def sleep(self, seconds: float) -> None:
+        """Let the keeper's thread, which was woken, do its work."""
+        self.stage.keeper.tick()
+        self.stage.clock.move(seconds)
+
+    def takes(self) -> float:
+        """Return how long the process waits, seconds."""
+        began = self.stage.clock.now()
+        keeper._release_at_exit()
+        return self.stage.clock.now() - began
+
+
+def test_a_process_waits_at_its_end_for_releases(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of callers that were interrupted, whether or not anybody has told the keeper."""
+    made = stage.released()
+    stage.keeper.register_cleanup(ReleaseRequest("k", "struck", due=1e9, ends_at=2e9))
+    assert Exit(stage, monkeypatch).takes() <= 0.1
+    assert [owner for _, owner in made] == ["struck"]
+
+
+def test_a_process_waits_at_its_end_for_blocks_gone_with_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = stage.released()
+    stage.keeper.keep(stage.lease("gone"), weakref.ref(type("Holder", (), {})()))
+    assert Exit(stage, monkeypatch).takes() <= 0.1
+    assert [owner for _, owner in made] == ["gone"]
+
+
+def test_a_process_waits_a_second_for_nodes_that_are_away(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.keeper = Keeper(
+        stage.clock, stage.extend, stage.lost.append, release=lambda made, _: [False] * len(made)
+    )
+    stage.keeper.register_cleanup(ReleaseRequest("k", "struck", due=1e9, ends_at=2e9))
+    assert 1.0 <= Exit(stage, monkeypatch).takes() <= 1.1
+
+
+def test_a_process_without_releases_ends_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.keep()
+    assert Exit(stage, monkeypatch).takes() == 0.0

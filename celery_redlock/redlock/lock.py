@@ -211,7 +211,10 @@ class Redlock(Parts):
             QuorumUnavailable: No majority answered. The lease is valid until its deadline.
             ConfigurationError: The lease is a reservation.
         """
-        self._extension.extend(lease)
+        if self._is_of_another(lease):
+            lease.extend()
+        else:
+            self._extension.extend(lease)
 
     def release(self, lease: Lease) -> None:
         """Release `lease`: others can acquire the lock as soon as this returns. May be repeated.
@@ -224,7 +227,14 @@ class Redlock(Parts):
             QuorumUnavailable: No majority confirmed. The keeper retries until a majority confirms
                 or the lease's ttl is over.
         """
-        self._release.release(lease)
+        if self._is_of_another(lease):
+            lease.release()
+        else:
+            self._release.release(lease)
+
+    def _is_of_another(self, lease: Lease) -> bool:
+        """Return whether another `Redlock`, perhaps of other nodes, has granted `lease`."""
+        return lease.backing.lock is not None and lease.backing.lock is not self
 
     # ---- locks of any holder
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from celery_redlock.redlock import Redlock
 from celery_redlock.redlock.errors import (
     NOT_RENEWED,
     AlreadyDone,
@@ -247,6 +248,18 @@ def test_a_lease_released_in_its_block_is_not_released_again(
 def test_a_lease_is_renewed_for_a_day_by_default(redlock: TaskLock) -> None:
     lease = redlock.acquire("k", renew=True)
     assert lease.hold_until == lease.acquired_at + 86_400
+
+
+def test_a_lease_of_another_lock_is_extended_and_released_there(five: Network) -> None:
+    """Whose nodes, or prefix, may be others."""
+    one, another = five.redlock(key_prefix="one"), five.redlock(key_prefix="another")
+    lease = one.acquire("k", ttl=TTL)
+    five.pass_(TTL / 2)
+    another.extend(lease)
+    assert lease.remaining() > TTL * 0.9
+    Redlock.release(another, lease)
+    assert not one.locked("k")
+    assert not lease.lost
 
 
 # ---- locks that nobody uses any more

@@ -16,6 +16,7 @@ from celery_redlock.redlock.task_lock import TaskLock
 from .settings import Settings, settings_from
 
 logger = logging.getLogger(__name__)
+_ENABLED = "redlock_enabled"
 _redlocks: WeakKeyDictionary[Celery, TaskLock] = WeakKeyDictionary()
 
 
@@ -27,11 +28,8 @@ def redlock_of(app: Celery) -> TaskLock:
     """
     redlock = _redlocks.get(app)
     if redlock is None:
-        made = new_redlock(settings_from(app.conf))
-        # Each task asks for it. Celery looks for what nobody has set in all of its sources.
-        app.conf.setdefault("redlock_enabled", True)
         # Another thread may have been first.
-        redlock = _redlocks.setdefault(app, made)
+        redlock = _redlocks.setdefault(app, new_redlock(settings_from(app.conf)))
     return redlock
 
 
@@ -74,10 +72,21 @@ def new_redlock(settings: Settings) -> TaskLock:
 
 def is_enabled(app: Celery) -> bool:
     """Return whether tasks are locked at all, by the present configuration."""
-    conf: Any = app.conf
-    # Each task asks. Without a namespace Celery looks there first, too, and takes long for it.
-    found = None if conf.prefix else conf.changes.get("redlock_enabled")
-    return (conf.get("redlock_enabled") if found is None else found) is not False
+    celery: Any = app
+    conf = celery.conf
+    if not celery.configured:
+        conf.get(_ENABLED)  # Celery loads the configuration now
+    names: tuple[str, ...] = (_ENABLED,)
+    if prefix := conf.prefix:
+        given = prefix + _ENABLED
+        names = (given.upper() if prefix.isupper() else given.lower(), _ENABLED)
+    # As Celery finds it. Each task asks, and Celery takes ten times as long for what nobody has
+    # set: it raises and catches an error for each name and source.
+    for source in conf.maps:
+        for name in names:
+            if name in source:
+                return source[name] is not False
+    return True
 
 
 def log_weak_locking(app: Celery) -> None:

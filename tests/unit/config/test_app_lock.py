@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -95,6 +96,26 @@ def test_once_there_is_a_lock_the_switch_is_found_at_once_and_still_works(
     assert is_enabled(bare) is enabled
     bare.conf.redlock_enabled = not enabled
     assert is_enabled(bare) is not enabled
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name"), [(None, "redlock_enabled"), ("CELERY", "CELERY_REDLOCK_ENABLED")]
+)
+def test_the_switch_works_in_the_source_after_the_first_lock(
+    namespace: str | None, name: str
+) -> None:
+    source = SimpleNamespace()
+    with celery_to_itself(), Celery("late", set_as_current=False) as late:
+        late.config_from_object(source, namespace=namespace)
+        late.conf.redlock_nodes = NODES
+        redlock_of(late).close()
+        assert is_enabled(late)
+        assert "redlock_enabled" not in (late.conf.changes or {})
+        # As Django's `override_settings` does.
+        setattr(source, name, False)
+        assert not is_enabled(late)
+        delattr(source, name)
+        assert is_enabled(late)
 
 
 @pytest.mark.parametrize("namespace", [None, "CELERY"])

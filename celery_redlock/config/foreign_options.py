@@ -178,7 +178,7 @@ def foreign_setting(name: str) -> str | None:
     """
     if name == "once":
         package = "celery-once"
-    elif name.startswith("singleton_"):
+    elif name in _OF_SINGLETON:
         package = "celery-singleton"
     elif name.startswith("heimdall_"):
         package = "celery-heimdall"
@@ -195,6 +195,14 @@ def _is_installed(module: str) -> bool:
     return module in sys.modules or importlib.util.find_spec(module) is not None
 
 
+_OF_SINGLETON = frozenset(
+    f"singleton_{name}"
+    for name in (
+        "backend_class", "backend_kwargs", "backend_url", "json_encoder_class", "key_prefix",
+        "lock_expiry", "raise_on_duplicate",
+    )
+)  # fmt: skip
+"""Settings of celery-singleton, by name: `singleton_task` is a name of this package."""
 _SETTINGS = {
     "once": "redlock_nodes",
     "singleton_backend_url": "redlock_nodes",

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 from celery import Celery, Task
 
+import celery_redlock
 from celery_redlock import SingletonTask
 from celery_redlock.config.declared_options import (
     declared_options,
@@ -185,6 +186,18 @@ def test_a_name_of_another_package_outside_of_the_namespace_is_no_setting() -> N
 
     app = Celery("bank", set_as_current=False)
     app.config_from_object(Source, namespace="CELERY")
+    assert settings_from(app.conf).nodes == tuple(NODES)
+
+
+@pytest.mark.usefixtures("_none_is_installed")
+def test_a_name_that_an_apps_module_imports_is_no_setting() -> None:
+    """As with `config_from_object(__name__)` in an app of a single file."""
+    module = ModuleType("bank")
+    for name in celery_redlock.__all__:
+        setattr(module, name, getattr(celery_redlock, name))
+    vars(module)["redlock_nodes"] = NODES
+    app = Celery("bank", set_as_current=False)
+    app.config_from_object(module)
     assert settings_from(app.conf).nodes == tuple(NODES)
 
 

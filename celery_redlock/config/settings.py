@@ -178,10 +178,11 @@ def _given(conf: Mapping[str, Any]) -> dict[str, Any]:
             # With a namespace the source has names that are no settings of Celery's, too.
             if key.startswith(namespace) and (problem := foreign_setting(name)):
                 raise ConfigurationError(f"{key} {problem}")
+            _refuse_upper_case(key, namespace, conf)
             continue
         value = conf.get(name)
         if value is None:
-            _refuse_upper_case(key, namespace)
+            _refuse_upper_case(key, namespace, conf)
             continue
         if name not in KNOWN_SETTINGS:
             close = closest(name, KNOWN_SETTINGS)
@@ -193,12 +194,15 @@ def _given(conf: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _refuse_upper_case(key: str, namespace: str) -> None:
+def _refuse_upper_case(key: str, namespace: str, conf: Mapping[str, Any]) -> None:
     # With a namespace the source is Django's settings, where other packages' names are, too.
-    if not namespace and key.isupper() and key.lower() in KNOWN_SETTINGS:
+    if namespace or not key.isupper():
+        return
+    name = key.lower().removeprefix("celery_")
+    if name in KNOWN_SETTINGS and conf.get(name) is None:
         raise ConfigurationError(
             f"{key} is never read: without a namespace Celery's settings are in lower case; "
-            f"write {key.lower()}"
+            f"write {name}"
         )
 
 

@@ -231,12 +231,15 @@ def test_every_option_has_a_setting_of_its_name() -> None:
     assert {f"red{option}" for option in options.KNOWN_OPTIONS} == OPTION_SETTINGS
 
 
-def test_an_upper_case_setting_celery_never_reads_is_reported() -> None:
+@pytest.mark.parametrize("name", ["REDLOCK_TTL", "CELERY_REDLOCK_TTL"])
+def test_an_upper_case_setting_celery_never_reads_is_reported(name: str) -> None:
     configured = app()
-    configured.config_from_object(types.SimpleNamespace(redlock_nodes=NODES, REDLOCK_TTL=5))
+    configured.config_from_object(types.SimpleNamespace(redlock_nodes=NODES, **{name: 5}))
 
-    with pytest.raises(ConfigurationError, match=r"REDLOCK_TTL is never read.*write redlock_ttl"):
+    with pytest.raises(ConfigurationError, match=rf"^{name} is never read.*; write redlock_ttl$"):
         settings_from(configured.conf)
+    configured.conf.redlock_ttl = 5
+    assert settings_from(configured.conf).option_defaults == {"lock_ttl": 5}
     configured.config_from_object(types.SimpleNamespace(redlock_nodes=NODES, REDLOCK_FOO=5))
     assert settings_from(configured.conf).nodes == NODES, "a name that is no setting"
 

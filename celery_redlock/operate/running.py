@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_redlock.redlock.errors import shown
 from celery_redlock.redlock.labels import label_of
+from celery_redlock.redlock.lease import is_of_process
 
 from .brokers import reason_in
 from .locks import Execution
@@ -29,7 +29,6 @@ _LONGEST = 100
 _NO_REMOTE_CONTROL = "the broker has no remote control"
 _NO_WORKER = f"no worker answered within {ANSWER_WITHIN_S:.0f} s"
 _NOT_YET = "the workers have not answered yet"
-_OF_A_PROCESS = re.compile(r"pid-\d+\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ def _wanted(target: Target, locks: Iterable[Lock]) -> set[str]:
     if target.app is None:
         return set()
     labels = {lock.task_id for lock in locks if lock.is_run}
-    return {one for one in labels if one and not _OF_A_PROCESS.match(one)}
+    return {one for one in labels if one and not is_of_process(one)}
 
 
 def _ask(app: Any, wanted: Collection[str], *, shows_arguments: bool) -> Running:

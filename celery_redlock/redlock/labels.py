@@ -41,9 +41,14 @@ def bounded(text: str, most: int) -> str:
     except UnicodeEncodeError:
         is_stored = False
     # A text that looks like another one's short form gets one of its own.
-    if is_stored and not (_MARK in text and _LOOKS_SHORTENED.search(text)):
+    if is_stored and not looks_shortened(text):
         return text
     digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:_DIGITS]
     end = f"{_MARK}{digest}"
     head = text.encode(errors="backslashreplace")[: most - len(end.encode())]
     return head.decode(errors="ignore") + end
+
+
+def looks_shortened(text: str) -> bool:
+    """Return whether a text ends as one that `bounded` has shortened does."""
+    return _MARK in text and _LOOKS_SHORTENED.search(text) is not None

@@ -22,7 +22,7 @@ from .errors import (
     RedlockError,
     shown,
 )
-from .labels import bounded, label_of
+from .labels import bounded, label_of, looks_shortened
 
 logger = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -41,6 +41,7 @@ _TIMES_S = range(1_700_000_000, 4_102_444_800)  # the end of 2023 to that of 209
 """Times that a reservation can tell; others are random bits, of an owner that tells none."""
 _RESERVING = re.compile(rf"{_HEAD}{_RESERVES}:")
 _LASTING = re.compile(rf"[0-9a-f]{{24}}{_LASTS}{_PUBLICATION}{_RESERVES}?:")
+_OF_PROCESS = re.compile(r"pid-\d+\Z")
 
 
 def new_owner(
@@ -95,6 +96,23 @@ def task_of(owner: str | None) -> str | None:
         return None
     tail = owner.partition(":")[2]
     return tail.rpartition("@")[0] or None
+
+
+def is_of_process(label: str) -> bool:
+    """Return whether a label is that of a process which named no other holder."""
+    return _OF_PROCESS.match(label) is not None
+
+
+def task_id_of(owner: str | None) -> str | None:
+    """Return the id of the task that an owner names.
+
+    None: the holder is a process, or a client of another kind; or the id is too long, and only its
+    beginning is stored. A lock without Celery that was given a label counts as a task's.
+    """
+    label = task_of(owner)
+    if owner is None or label is None or not _NONCE.match(owner):
+        return None
+    return None if is_of_process(label) or looks_shortened(label) else label
 
 
 def publication_of(owner: str | None) -> str:

@@ -26,7 +26,13 @@ from celery_redlock.messages.reservation import (
 from celery_redlock.pools.pool_process import withdraw_attempts
 from celery_redlock.redlock.errors import LockHeld, QuorumUnavailable, shown
 from celery_redlock.redlock.labels import label_of
-from celery_redlock.redlock.lease import is_reservation, new_owner, publication_of, task_of
+from celery_redlock.redlock.lease import (
+    is_reservation,
+    new_owner,
+    publication_of,
+    task_id_of,
+    task_of,
+)
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.signals import lock_conflict, lock_unavailable
 from celery_redlock.throttled_log import ThrottledLog
@@ -132,7 +138,8 @@ class Publication(NamedTuple):
         try:
             reservation = breaker_of(self.redlock).call(key, partial(self._reserve, key, task_id))
         except LockHeld as held:
-            if held.contended or is_retry or self._is_tick_again(held):
+            is_sent = held.contended or is_retry or self._is_tick_again(held)
+            if is_sent or self._is_left_to_worker(held):
                 return send(task_id, {})
             if not self._may_be_dropped(held):
                 raise
@@ -192,6 +199,13 @@ class Publication(NamedTuple):
     def _is_tick_again(self, held: LockHeld) -> bool:
         """Return whether another replica of beat reserved this tick, and may have died since."""
         return is_tick(self.options) and task_of(held.owner) == label_of(self.task_id)
+
+    def _is_left_to_worker(self, held: LockHeld) -> bool:
+        """Return whether a worker is to decide on a duplicate of a holder without a result.
+
+        Nobody stores one under the name of a process. `get()` would wait for ever.
+        """
+        return self.lock.on_conflict is not OnConflict.RAISE and task_id_of(held.owner) is None
 
     def _send_again(self, send: Callable[..., Any]) -> Any:
         """Publish a message of the running execution itself: a retry, or a replacement.

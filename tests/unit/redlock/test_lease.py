@@ -30,6 +30,7 @@ from celery_redlock.redlock.lease import (
     publication_of,
     release_or_warn,
     reserved_since,
+    task_id_of,
     task_of,
     why_lost,
     without_nonces,
@@ -270,6 +271,24 @@ def test_the_publication_in_an_owner_is_found_again(is_reserved: bool) -> None:
 @pytest.mark.parametrize("owner", [None, "", "somebody else's value", "a:"])
 def test_a_foreign_value_names_no_task(owner: str | None) -> None:
     assert task_of(owner) is None
+
+
+@pytest.mark.parametrize("label", ["task-1", "pid-", "pid-1a", "a…b"])
+@pytest.mark.parametrize("is_reserved", [False, True])
+def test_the_id_of_a_task_is_found_again(label: str, is_reserved: bool) -> None:
+    publication = "0123abcd" if is_reserved else ""
+    owner = new_owner(label, "host", publication=publication, is_reservation=is_reserved)
+    assert task_id_of(owner) == label
+
+
+@pytest.mark.parametrize("owner", [None, "", "a:b@host", f"{'a' * 32}:", f"{'a' * 32}:b"])
+def test_a_foreign_value_names_no_id_of_a_task(owner: str | None) -> None:
+    assert task_id_of(owner) is None
+
+
+@pytest.mark.parametrize("label", [None, "a" * 513, "\ud800"])
+def test_a_process_and_a_shortened_label_are_no_id(label: str | None) -> None:
+    assert task_id_of(new_owner(label)) is None
 
 
 @pytest.mark.parametrize("owner", [None, ""])

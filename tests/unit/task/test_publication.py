@@ -171,6 +171,29 @@ def test_a_duplicate_is_the_result_of_the_holders_message(
     assert published == []
 
 
+@pytest.mark.parametrize("lifetime", RESERVING)
+@pytest.mark.parametrize(
+    "owner",
+    [new_owner(), new_owner("t" * 600, publication=NONCE), "another's", "another:client@host"],
+    ids=["process", "long id", "value", "client"],
+)
+def test_a_duplicate_of_no_known_task_is_left_to_the_worker(
+    new_task: NewTask, node: OneNode, published: Any, conflicts: Any, lifetime: str, owner: str
+) -> None:
+    """A result under the holder's name would never arrive."""
+    node.held[str(RESERVED[lifetime])] = owner, 1e9
+    task = new_task(lock_lifetime=lifetime)
+    result = task.delay()
+    [headers] = published
+    assert (headers["id"], HEADER in headers) == (result.id, False)
+    assert conflicts == [], "the worker tells of it"
+    assert node.held == {RESERVED[lifetime]: (owner, 1e9)}
+    task.lock_on_conflict = "raise"
+    with pytest.raises(LockHeld):
+        task.delay()
+    assert len(published) == 1
+
+
 def test_a_duplicate_is_announced_with_the_policy(
     new_task: NewTask, node: OneNode, conflicts: Any, log: Any
 ) -> None:

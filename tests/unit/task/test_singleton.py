@@ -269,6 +269,29 @@ def test_a_lock_key_function_sees_what_a_prerun_receiver_has_set(app: Celery) ->
     assert keys != [sync._lock_config().rule.key_for((1,), {})]
 
 
+def test_options_are_read_at_the_first_call_and_when_set(
+    app: Celery, new_task: NewTask, node: OneNode
+) -> None:
+    node.held["t"] = HOLDER, 1e9
+
+    class Base(SingletonTask):
+        abstract = True
+
+    task = new_task(Base)
+
+    def state() -> str:
+        return str(task.apply().state)
+
+    app.conf.redlock_on_conflict = "complete"
+    assert state() == "SUCCESS"
+    app.conf.redlock_on_conflict = "nonsense"
+    Base.lock_on_conflict = "raise"
+    assert state() == "SUCCESS", "what changes later has no effect, as settings.md says"
+    app.conf.redlock_on_conflict = "complete"
+    task.lock_on_conflict = "skip"
+    assert state() == "REVOKED"
+
+
 def test_an_option_of_the_lock_is_refused_for_a_single_call(app: Celery) -> None:
     @singleton_task(app=app, name="shop.ship")
     def ship(number: int) -> None: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from celery import Celery
 
 from celery_redlock.config.options import OnConflict
 from celery_redlock.messages import requeue
@@ -65,6 +66,27 @@ def test_the_same_id_published_again_leaves_the_result_to_the_holder(
     assert task.AsyncResult("task-1").state == "PENDING"
     assert [conflict["outcome"] for conflict in conflicts] == ["skip"]
     assert (task.runs, published) == ([], [])
+
+
+@pytest.mark.parametrize("policy", ["skip", "complete", "raise"])
+def test_the_same_id_published_again_leaves_its_canvas_as_it_is(
+    app: Celery, new_task: NewTask, node: OneNode, published: Any, policy: str, monkeypatch: Any
+) -> None:
+    """The holder may be of the same canvas, as a step of a chain that was published twice."""
+    counted: list[object] = []
+    monkeypatch.setattr(
+        app.backend, "on_chord_part_return", lambda *given, **_: counted.append(given)
+    )
+    task = new_task(lock_on_conflict=policy)
+    step = task.si().set(task_id="step-2")
+    chord = task.si().set(task_id="body")
+    node.held["t"] = OWN, 1e9
+    deliver(
+        task, **{PUBLICATION_HEADER: NONCE[::-1]}, group="g",
+        embed={"chain": [step], "chord": chord, "callbacks": [step], "errbacks": [step]},
+    )  # fmt: skip
+    assert (task.runs, published, counted) == ([], [], [])
+    assert task.AsyncResult("step-2").state == "PENDING"
 
 
 @pytest.mark.parametrize("policy", ["reschedule", "coalesce"])

@@ -14,6 +14,7 @@ from celery import Celery
 from celery_redlock.keys import TOKEN_PARAMETER, KeyRule, key_rule
 from celery_redlock.redlock.errors import ConfigurationError
 
+from .borrowed import BORROWED, CHECKED, is_borrowed
 from .callers import refuse_unlocked
 from .declared_options import declared_options, lock_options
 from .foreign_options import class_behind, classes_in_use
@@ -79,18 +80,25 @@ def refusing_later() -> Iterator[None]:
         _refuses_later.reset(before)
 
 
-def checked_at_binding(task: Any, app: Celery) -> TaskLockConfig | None:
-    """Return the configuration of a task that is bound; None: it is refused later.
+def checked_at_binding(task: type[Any], app: Celery) -> TaskLockConfig | None:
+    """Return the configuration of a task class that is bound; None: it is refused later.
+
+    Another app's task is refused when it is called: most apps that have it never call it.
 
     Raises:
-        ConfigurationError: As `task_lock_config`, except in `refusing_later`.
+        ConfigurationError: As `task_lock_config`, except for a borrowed task, and in
+            `refusing_later`.
     """
+    if BORROWED not in vars(task):
+        setattr(task, BORROWED, is_borrowed(task, app))
     try:
-        return task_lock_config(task, app)
+        config = task_lock_config(task, app)
     except ConfigurationError:
-        if not _refuses_later.get():
+        if not (_refuses_later.get() or getattr(task, BORROWED)):
             raise
         return None
+    setattr(task, CHECKED, True)
+    return config
 
 
 def is_singleton(task: object) -> bool:

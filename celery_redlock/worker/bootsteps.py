@@ -11,6 +11,7 @@ from celery.concurrency.prefork import TaskPool
 from celery.signals import worker_shutdown
 
 from celery_redlock.config.app_lock import is_enabled, log_weak_locking, new_redlock, redlock_of
+from celery_redlock.config.borrowed import is_bystander
 from celery_redlock.config.settings import settings_from
 from celery_redlock.execution import execution  # noqa: F401  # before the pool forks
 from celery_redlock.execution.kills import is_received_and_revoked
@@ -25,6 +26,11 @@ from .signal_handlers import keepers, note_shutdown, release_unrunnable
 logger = logging.getLogger(__name__)
 _INTRODUCE_S = 1.0
 _MOST_INTRODUCTIONS = 30
+
+
+def _locks(app: Any) -> bool:
+    """Return whether the app's workers lock at all."""
+    return is_enabled(app) and not is_bystander(app)
 
 
 class CheckNodes(bootsteps.Step):
@@ -48,6 +54,11 @@ class CheckNodes(bootsteps.Step):
         if not is_enabled(app):
             log_weak_locking(app)
             return
+        if is_bystander(app):
+            logger.warning(
+                "no node to lock on, the singleton tasks of other apps fail here app=%s", app.main
+            )
+            return
         redlock = mute_node_lines(new_redlock(settings_from(app.conf)))
         try:
             parent.redlock_has_quorum = log_first_check(redlock)
@@ -68,7 +79,7 @@ class PoolKeeper(bootsteps.StartStopStep):
         _end_waits_in_soft_shutdown(parent)
         forks = getattr(parent, "pool_start_method", "fork") == "fork"
         is_prefork = forks and issubclass(parent.pool_cls, TaskPool)
-        if is_prefork and is_enabled(app) and is_supported():
+        if is_prefork and _locks(app) and is_supported():
             self._keeper = PreforkKeeper(
                 lambda: mute_node_lines(new_redlock(settings_from(app.conf))),
                 is_received_and_revoked,
@@ -112,7 +123,7 @@ class WatchNodes(bootsteps.StartStopStep):
 
     def start(self, parent: Any) -> None:
         """Start the watch."""
-        if is_enabled(parent.app):
+        if _locks(parent.app):
             is_known = not parent.redlock_has_quorum
             self._watch = NodeWatch(parent.app, redlock_of(parent.app), is_known=is_known)
             self._watch.start()
@@ -158,7 +169,7 @@ class ComparePlacements(bootsteps.StartStopStep):
         Those whose locks are elsewhere answer.
         """
         app = parent.app
-        if not is_enabled(app):
+        if not _locks(app):
             return
         peers = peers_of.setdefault(app, Peers(app, redlock_of(app), parent.hostname))
         if not parent.gossip.enabled:

@@ -192,6 +192,20 @@ def test_a_worker_that_locks_nothing_asks_no_node(
     assert os.getpid() not in keepers
 
 
+def test_a_worker_of_an_app_that_only_has_others_tasks_starts(
+    parent: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    parent.app.conf.update(redlock_nodes=None, broker_url="memory://")
+    check(parent)
+    bootsteps.PoolKeeper(parent).create(parent)
+    bootsteps.WatchNodes(parent).start(parent)
+    bootsteps.ComparePlacements(parent).start(parent)
+    assert caplog.messages == [
+        "no node to lock on, the singleton tasks of other apps fail here app=bank"
+    ]
+    assert os.getpid() not in keepers
+
+
 @pytest.mark.parametrize("has_quorum", [True, False])
 def test_a_worker_watches_its_nodes_until_it_stops(
     parent: Any, monkeypatch: pytest.MonkeyPatch, *, has_quorum: bool

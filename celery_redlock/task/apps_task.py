@@ -86,7 +86,7 @@ def lock_call(cls: type[Any]) -> None:
 
         request = self.request
         if request in executions:
-            return call(self, *args, **kwargs)
+            return call(self, *args, **self._with_token_inside(args, kwargs))
         if request.called_directly:
             return body(args, kwargs, None)
         return self._perform(request, args, kwargs, body)

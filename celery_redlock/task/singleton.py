@@ -239,10 +239,8 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
         if request.called_directly:
             result = super().__call__(*args, **self._with_token(kwargs, None))
         elif request in executions:
-            # Called by its own body. The request tells it, not the current run: an execution
-            # without a lock has none.
-            run = executions[request]
-            result = self._body(args, kwargs, run.lease if run else None)
+            # The request tells it, not the current run: an execution without a lock has none.
+            result = self._call_below(args, self._with_token_inside(args, kwargs))
         else:
             result = self._perform(request, args, kwargs, self._body)
         return result
@@ -313,7 +311,9 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
         return body(args, kwargs, lease)
 
     def _body(self, args: tuple[Any, ...], kwargs: dict[str, Any], lease: Lease | None) -> Any:
-        kwargs = self._with_token(kwargs, lease)
+        return self._call_below(args, self._with_token(kwargs, lease))
+
+    def _call_below(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = super().__call__
         if getattr(call, "__func__", None) is Task.__call__:
             # Celery's own would push a second request.
@@ -327,6 +327,24 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
             return {TOKEN_PARAMETER: None, **kwargs}
         # The token comes last, so that a message can't choose it.
         return {**kwargs, TOKEN_PARAMETER: lease.token if lease else None}
+
+    def _with_token_inside(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the keyword arguments of a call inside an execution, with the token.
+
+        A `__call__` of the task's class passes on the token that it was given. Without one, the
+        body calls its own task plainly, and that is under the lock only for the same key.
+        """
+        if TOKEN_PARAMETER in kwargs or not self._lock_config().rule.takes_token:
+            return kwargs
+        run = executions[self.request]
+        is_locked = run is not None and self._is_key_of(run.lease.key, args, kwargs)
+        return {**kwargs, TOKEN_PARAMETER: run.lease.token if run and is_locked else None}
+
+    def _is_key_of(self, key: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        try:
+            return self._lock_config().rule.key_for(*as_sent(self, args, kwargs)) == key
+        except Exception:  # noqa: BLE001  # a plain call needs no key, and `lock_key` may fail
+            return False
 
     def _key_of(self, args: Any, kwargs: Any) -> str:
         """Return the lock key of a call, as `delay` makes it."""

@@ -359,6 +359,58 @@ def test_a_copy_of_a_request_belongs_to_its_execution(app: Celery, node: OneNode
     assert tokens == [1, 1]
 
 
+class Through(SingletonTask):
+    """Company's class with a call of its own, which adds an argument."""
+
+    abstract = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return super().__call__(*args, **kwargs, session="s")
+
+
+class Around(SingletonTask):
+    """Company's class whose call runs the body itself."""
+
+    abstract = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(*args, **kwargs)
+
+
+@pytest.mark.parametrize("base", [SingletonTask, Through, Around])
+@pytest.mark.parametrize("lock_key", ["{k}", lambda k, **_: str(9 // (9 - k))])
+def test_a_plain_call_in_a_run_has_the_token_of_its_own_key(
+    app: Celery, base: Any, lock_key: Any
+) -> None:
+    seen: list[Any] = []
+
+    @app.task(base=base, bind=True, name="t", lock_key=lock_key)
+    def body(self: Any, k: int, *, fencing_token: int | None, session: str = "") -> None:
+        seen.append((k, fencing_token))
+        if len(seen) == 1:
+            self(1)
+            self(8)
+            self(9)  # of which a function can't make a key
+            self(8, fencing_token=7)
+
+    deliver(body, args=(1,))
+    assert seen == [(1, 1), (1, 1), (8, None), (9, None), (8, 7)]
+
+
+def test_the_usual_call_of_a_body_makes_one_key(app: Celery) -> None:
+    made: list[int] = []
+
+    def key(k: int, **_: object) -> str:
+        made.append(k)
+        return "k"
+
+    @app.task(base=Through, name="t", lock_key=key)
+    def body(k: int, *, fencing_token: int | None, session: str = "") -> None: ...
+
+    deliver(body, args=(1,))
+    assert made == [1]
+
+
 def test_a_body_is_told_that_its_message_was_delivered_before(app: Celery) -> None:
     seen: list[bool] = []
 

@@ -82,6 +82,20 @@ def is_retry_of(running: Context, task_id: str | None, options: Mapping[str, Any
     return task_id is not None and task_id == running.id and is_next
 
 
+def is_next_step(running: Context | None, task_id: str | None, options: Mapping[str, Any]) -> bool:
+    """Return whether the worker publishes what follows the running execution in a canvas.
+
+    The execution itself has succeeded: an error would be stored as its own.
+    """
+    if running is None:
+        return False
+    if running.id is not None and options.get("parent_id") == running.id:
+        return True
+    # A chord's body names no parent. Its last member publishes it, or a task of Celery's own.
+    is_chords_end = bool(running.chord) or running.get("task") == "celery.chord_unlock"
+    return is_chords_end and task_id not in (None, running.id)
+
+
 def message_ttl(lock: LockOptions, options: Mapping[str, Any]) -> float:
     """Return how long the reservation of a message with these options lasts, in seconds."""
     if lock.lifetime.is_throttle:

@@ -30,7 +30,7 @@ from celery_redlock.worker import signal_handlers, steps
 
 from .apps_task import OnAppsTask, lock_call, with_lock
 from .arguments import as_published, as_sent, hide_token
-from .publication import Publication, is_retry_of
+from .publication import Publication, is_next_step, is_retry_of
 from .typed_task import P, R, TypedTask
 
 if TYPE_CHECKING:
@@ -145,7 +145,8 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
             sent = send_by(producer, task_id)
             return sent
         refuse_per_call(self, options)
-        options["headers"] = headers_to_publish(task_id, options, self._running)
+        running = self._running
+        options["headers"] = headers_to_publish(task_id, options, running)
 
         def send(task_id: str | None, headers: dict[str, Any]) -> Any:
             options["headers"] = {**options["headers"], **headers}
@@ -157,7 +158,11 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
                 is_patient=Delivery.of(self, self.request).is_patient,
             )
 
-        name = self._key_at_publish(args or (), kwargs or {}, options)
+        name = (
+            None
+            if is_next_step(running, task_id, options)
+            else self._key_at_publish(args or (), kwargs or {}, options)
+        )
         if name is None or not self._publishes_with_lock or self.app.conf.task_always_eager:
             sent = send(task_id, {})
             return sent

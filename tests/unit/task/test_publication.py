@@ -12,7 +12,7 @@ from celery import Celery, Task, chain
 from celery.app.task import Context
 from kombu.exceptions import OperationalError
 
-from celery_redlock import LockHeld, QuorumUnavailable, SingletonTask
+from celery_redlock import ConfigurationError, LockHeld, QuorumUnavailable, SingletonTask
 from celery_redlock.config.declared_options import lock_options
 from celery_redlock.config.options import Lifetime
 from celery_redlock.messages.headers import (
@@ -111,6 +111,47 @@ def test_a_canvas_of_a_reserved_call_is_published(
     task.apply_async(link=task.si())
     task.apply_async(link_error=task.si())
     assert [HEADER in headers for headers in published] == [False] * 3
+
+
+@pytest.mark.parametrize("field", ["chain", "callbacks"])
+def test_a_next_step_without_a_key_is_the_workers_to_fail(
+    app: Celery, published: Any, field: str
+) -> None:
+    @app.task(base=SingletonTask, name="sync", lock_key="{order[id]}")
+    def sync(order: Any) -> None: ...
+
+    @app.task(name="make")
+    def make() -> dict[str, int]:
+        with pytest.raises(ConfigurationError, match="does not fit this call"):
+            sync.delay({})
+        return {}
+
+    deliver(make, embed={field: [sync.s()]})
+    assert make.AsyncResult("task-1").result == {}
+    [headers] = published
+    assert headers["parent_id"] == "task-1"
+    deliver(sync, args=({},), id=headers["id"])
+    assert isinstance(sync.AsyncResult(headers["id"]).result, ConfigurationError)
+
+
+@pytest.mark.parametrize(
+    ("running", "task_id", "options", "is_next"),
+    [
+        ({"id": "1"}, "2", {"parent_id": "1"}, True),
+        ({"id": "1", "chord": {"task": "t"}}, "2", {"group_id": "g"}, True),
+        ({"id": "1", "task": "celery.chord_unlock"}, "2", {}, True),
+        ({"id": "1", "chord": {"task": "t"}}, None, {}, False),
+        ({"id": "1"}, "2", {"chain": [{}]}, False),
+        ({"id": "1", "chord": {"task": "t"}}, "1", {"retries": 1}, False),
+        (None, "2", {"parent_id": "1"}, False),
+    ],
+    ids=str,
+)
+def test_a_worker_publishes_next_steps_not_the_calls_of_bodies(
+    running: Any, task_id: str | None, options: dict[str, Any], is_next: bool
+) -> None:
+    context = None if running is None else Context(running)
+    assert publication.is_next_step(context, task_id, options) == is_next
 
 
 # --- for how long ---------------------------------------------------------------------------------

@@ -27,6 +27,11 @@ def hide_token(cls: type[Any], rule: KeyRule) -> None:
         setattr(cls, _DUMP, staticmethod(_with_token(dump)))
 
 
+def inherits_check(cls: type[Any]) -> bool:
+    """Return whether calls of a task class would be checked as those of a registered base are."""
+    return hasattr(cls, "__header__") and "__header__" not in vars(cls)
+
+
 def as_published(
     task: Any, args: Any, kwargs: Any, serializer: object
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -29,7 +29,7 @@ from celery_redlock.redlock import Lease
 from celery_redlock.worker import signal_handlers, steps
 
 from .apps_task import OnAppsTask, lock_call, with_lock
-from .arguments import as_published, as_sent, hide_token
+from .arguments import as_published, as_sent, hide_token, inherits_check
 from .publication import Publication, is_next_step, is_retry_of
 from .typed_task import P, R, TypedTask
 
@@ -77,7 +77,7 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
         lock_call(cls)
         # Options may be set after this; here wrong ones are refused early.
         config = checked_at_binding(cls, app)
-        if config and config.rule.takes_token:
+        if config and (config.rule.takes_token or inherits_check(cls)):
             hide_token(cls, config.rule)
         if "_stores_start" not in vars(cls):
             cls._stores_start, cls.track_started = bool(cls.track_started), False

@@ -165,6 +165,28 @@ def test_a_call_is_checked_by_what_its_decorator_takes(app: Celery) -> None:
         task.delay(1, 2, 3)
 
 
+def test_a_subclass_of_a_registered_class_has_its_own_arguments(
+    app: Celery, published: Any
+) -> None:
+    class Base(SingletonTask):
+        name = "base"
+
+        def run(self, a: int, *, fencing_token: int) -> None: ...
+
+    class Sub(Base):
+        name = "sub"
+
+        def run(self, a: int, b: int) -> None: ...  # type: ignore[override]
+
+    base: Any = app.register_task(Base())
+    sub: Any = app.register_task(Sub())
+    sub.delay(1, 2)
+    base.delay(1)
+    assert [one["task"] for one in published] == ["sub", "base"]
+    with pytest.raises(TypeError, match="missing a required argument: 'b'"):
+        sub.delay(1)
+
+
 @pytest.mark.parametrize("lock_key", [None, lambda a, **_: str(a)])
 def test_a_token_is_refused_when_the_task_is_sent(app: Celery, lock_key: Any) -> None:
     @singleton_task(app=app, lock_key=lock_key)

@@ -80,7 +80,10 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
         if config and (config.rule.takes_token or inherits_check(cls)):
             hide_token(cls, config.rule)
         if "_stores_start" not in vars(cls):
-            cls._stores_start, cls.track_started = bool(cls.track_started), False
+            # A registered base has its own value there, and False in the place of Celery's.
+            owner = next(base for base in cls.__mro__ if "track_started" in vars(base))
+            stores_start = vars(owner).get("_stores_start", cls.track_started)
+            cls._stores_start, cls.track_started = bool(stores_start), False
         steps.install(app)
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -482,6 +482,22 @@ def test_locking_that_is_disabled_is_logged_once(
         assert record.levelname == "WARNING"
 
 
+@pytest.mark.parametrize("of_base", [None, True, False])
+@pytest.mark.parametrize("own", [None, True, False])
+def test_a_subclass_of_a_registered_class_stores_its_own_start(
+    app: Celery, of_base: bool | None, own: bool | None
+) -> None:
+    app.conf.task_track_started = True
+    base: Any = type("Base", (SingletonTask,), {"track_started": of_base, "run": lambda _: None})
+    given = {} if own is None else {"track_started": own}
+    sub: Any = type("Sub", (base,), {"name": "sub", **given})
+    app.register_task(base())
+    app.register_task(sub())
+    assert base._stores_start is (of_base is not False)
+    assert sub._stores_start is (base._stores_start if own is None else own)
+    assert sub.track_started is False
+
+
 def test_started_is_stored_once_the_lock_is_held(app: Celery, node: OneNode) -> None:
     seen: list[Any] = []
     app.conf.result_extended = True

@@ -12,7 +12,9 @@ from celery.utils import uuid
 from celery_redlock.config.options import Lifetime, LockOptions, OnConflict, OnUnavailable
 from celery_redlock.execution.running import current
 from celery_redlock.messages.headers import (
+    PUBLICATION_HEADER,
     TICK_HEADER,
+    CarriedNonce,
     nonce_in,
     placement_header,
     seconds_until,
@@ -21,6 +23,7 @@ from celery_redlock.messages.reservation import (
     Reservation,
     pending_slot_key,
     release_reservation,
+    reservation_in,
     reserve,
 )
 from celery_redlock.pools.pool_process import withdraw_attempts
@@ -94,6 +97,18 @@ def is_next_step(running: Context | None, task_id: str | None, options: Mapping[
     # A chord's body names no parent. Its last member publishes it, or a task of Celery's own.
     is_chords_end = bool(running.chord) or running.get("task") == "celery.chord_unlock"
     return is_chords_end and task_id not in (None, running.id)
+
+
+def reserved_for(options: Mapping[str, Any]) -> str | None:
+    """Return the key that a call reserved before it is published with these options, or None.
+
+    None also for a message that is published again: what it holds is not of these arguments.
+    """
+    headers = options.get("headers") or {}
+    if options.get("retries") or isinstance(headers.get(PUBLICATION_HEADER), CarriedNonce):
+        return None
+    reservation = reservation_in(headers)
+    return reservation.key if reservation else None
 
 
 def message_ttl(lock: LockOptions, options: Mapping[str, Any]) -> float:

@@ -26,11 +26,18 @@ from celery_redlock.messages.broker import publish_confirmed
 from celery_redlock.messages.delivery import Delivery
 from celery_redlock.messages.headers import headers_to_publish, message_headers
 from celery_redlock.redlock import Lease
+from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.worker import signal_handlers, steps
 
 from .apps_task import OnAppsTask, lock_call, with_lock
 from .arguments import as_published, as_sent, hide_token, inherits_check
-from .publication import Publication, is_next_step, is_retry_of
+from .publication import (
+    Publication,
+    is_next_step,
+    is_retry_of,
+    reserved_for,
+    reserved_key,
+)
 from .typed_task import P, R, TypedTask
 
 if TYPE_CHECKING:
@@ -174,6 +181,35 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
         lock = self._lock_config().options
         sent = Publication(self, redlock_of(self.app), lock, name, task_id, given).send(send)
         return sent
+
+    def shadow_name(self, args: Any, kwargs: Any, options: dict[str, Any]) -> Any:
+        """Return the name for logs and monitors, as `celery.Task.shadow_name` does.
+
+        Celery asks for it with the arguments of the message, when every `apply_async` has run.
+
+        Raises:
+            ConfigurationError: An `apply_async` below this class has changed the call's key.
+        """
+        reserved = reserved_for(options)
+        if reserved:
+            self._refuse_other_key(reserved, args or (), kwargs or {}, options)
+        return super().shadow_name(args, kwargs, options)
+
+    def _refuse_other_key(self, reserved: str, args: Any, kwargs: Any, options: Any) -> None:
+        kinds = type(self).__mro__
+        below = kinds[kinds.index(SingletonTask) + 1 :]
+        publisher = next(kind for kind in below if "apply_async" in vars(kind))
+        if publisher is Task:
+            return
+        config, serializer = self._lock_config(), options.get("serializer", self.serializer)
+        key = config.rule.key_for(*as_published(self, args, kwargs, serializer))
+        if reserved_key(config.options.lifetime, key) != reserved:
+            name = publisher.__name__
+            raise ConfigurationError(
+                f"task {self.name!r}: {name}.apply_async changes arguments that are part of the "
+                f"key, after that is reserved; derive {name} from SingletonTask, so that its "
+                "apply_async comes first"
+            )
 
     def retry(self, *args: Any, **kwargs: Any) -> Any:
         """Publish the task again, to be tried later, as `celery.Task.retry` does.

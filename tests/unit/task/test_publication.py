@@ -19,6 +19,7 @@ from celery_redlock.messages.headers import (
     PLACEMENT_HEADER,
     PUBLICATION_HEADER,
     TICK_HEADER,
+    CarriedNonce,
     nonce_in,
     placement_in,
 )
@@ -152,6 +153,64 @@ def test_a_worker_publishes_next_steps_not_the_calls_of_bodies(
 ) -> None:
     context = None if running is None else Context(running)
     assert publication.is_next_step(context, task_id, options) == is_next
+
+
+# --- arguments that another class changes ---------------------------------------------------------
+
+
+def adding_tenant(kind: type[Any]) -> Any:
+    """Return a company's class whose `apply_async` adds the tenant."""
+
+    class Company(kind):  # type: ignore[misc]
+        abstract = True
+        tenant = "a"
+
+        def apply_async(self, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+            return super().apply_async(args, {**(kwargs or {}), "tenant": self.tenant}, **options)
+
+    return Company
+
+
+@pytest.mark.parametrize("lifetime", RESERVING)
+def test_a_class_below_that_changes_the_key_is_refused(
+    app: Celery, node: OneNode, published: Any, lifetime: str
+) -> None:
+    app.task_cls = adding_tenant(Task)
+
+    @app.task(base=SingletonTask, name="t", lock_key="{tenant}:{k}", lock_lifetime=lifetime)
+    def body(k: int, tenant: str = "") -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"'t': Company\.apply_async .*; derive Company"):
+        body.delay(1)
+    assert (published, node.held) == ([], {})
+    # The arguments that it adds may be no part of the key.
+    body.lock_key = "{k}"
+    assert body.delay(1).id == body.delay(1).id
+    assert len(published) == 1
+
+
+def test_a_class_above_that_changes_the_key_has_its_key_reserved(
+    app: Celery, node: OneNode
+) -> None:
+    base = adding_tenant(SingletonTask)
+
+    @app.task(base=base, name="t", lock_key="{tenant}:{k}", lock_lifetime="until_executed")
+    def body(k: int, tenant: str = "") -> None: ...
+
+    body.delay(1)
+    body.tenant = "b"
+    body.delay(1)
+    assert set(node.held) == {"t:a:1", "t:b:1"}
+
+
+def test_a_message_that_is_published_again_is_not_compared() -> None:
+    owner = new_owner("id", is_reservation=True)
+    headers: dict[str, Any] = {HEADER: ["t", owner]}
+    assert publication.reserved_for({"headers": headers}) == "t"
+    assert publication.reserved_for({"headers": headers, "retries": 1}) is None
+    requeued = {**headers, PUBLICATION_HEADER: CarriedNonce(NONCE)}
+    assert publication.reserved_for({"headers": requeued}) is None
+    assert publication.reserved_for({}) is None
 
 
 # --- for how long ---------------------------------------------------------------------------------

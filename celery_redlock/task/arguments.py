@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any
 
@@ -54,6 +54,11 @@ def as_sent(task: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     )
 
 
+def without_token(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments without the token."""
+    return {name: value for name, value in kwargs.items() if name != TOKEN_PARAMETER}
+
+
 def _dumped(value: Any) -> Any:
     dump = getattr(value, "model_dump", None)
     return dump(mode="json") if callable(dump) else value
@@ -75,6 +80,6 @@ def _with_token(dump: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(dump)
     def dump_arguments(args: Any, kwargs: Any) -> Any:
         args, kwargs = dump(args, {**(kwargs or {}), TOKEN_PARAMETER: None})
-        return args, {name: value for name, value in kwargs.items() if name != TOKEN_PARAMETER}
+        return args, without_token(kwargs)
 
     return dump_arguments

@@ -30,7 +30,7 @@ from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.worker import signal_handlers, steps
 
 from .apps_task import OnAppsTask, lock_call, with_lock
-from .arguments import as_published, as_sent, hide_token, inherits_check
+from .arguments import as_published, as_sent, hide_token, inherits_check, without_token
 from .publication import (
     Publication,
     is_next_step,
@@ -290,11 +290,16 @@ class SingletonTask(TypedTask[P, R], metaclass=OnAppsTask):
         return result
 
     def push_request(self, *args: Any, **kwargs: Any) -> None:
-        """Push a copy of the request, which belongs to the same execution."""
+        """Push a copy of the request, which belongs to the same execution.
+
+        A retry publishes its arguments: they are without the token.
+        """
         request = self.request
         super().push_request(*args, **kwargs)
         if request in executions:
             executions[self.request] = executions[request]
+            if self._lock_config().rule.takes_token:
+                self.request.kwargs = without_token(self.request.kwargs or {})
 
     def _perform(
         self, request: Context, args: tuple[Any, ...], kwargs: dict[str, Any], body: _Call

@@ -12,7 +12,7 @@ from celery.exceptions import Reject, Retry
 from celery.signals import before_task_publish
 from kombu.exceptions import OperationalError
 
-from celery_redlock import LeaseLost, SingletonTask
+from celery_redlock import LeaseLost, SingletonTask, singleton_task
 from celery_redlock.execution.running import current
 from celery_redlock.messages import broker, requeue
 from celery_redlock.messages.origin import ORIGIN, Origin
@@ -69,6 +69,33 @@ def test_a_retry_without_an_exchange_goes_where_celery_says(
 
     deliver(body, delivery_info={"exchange": "all", "routing_key": "any"})
     assert sent == [((), "all", "any")]
+
+
+@pytest.mark.parametrize("error", [None, ValueError("of the body")])
+def test_a_retry_from_an_own_call_leaves_the_token_out(
+    app: Celery, published: list[Any], error: Exception | None
+) -> None:
+    """Of a class whose call is Celery's, which pushes the arguments that the body gets."""
+
+    class Company(Task):  # type: ignore[type-arg]
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return super().__call__(*args, **kwargs)
+
+    @singleton_task(
+        app=app, base=Company, bind=True, name="t", autoretry_for=(ValueError,), max_retries=1,
+        retry_backoff=0,
+    )  # fmt: skip
+    def body(self: Any, a: int, *, b: int, fencing_token: int) -> int:
+        if error:
+            raise error
+        if not self.request.retries:
+            self.retry(countdown=0)
+        return fencing_token
+
+    deliver(body, args=[1], kwargs={"b": 2})
+    ended = body.apply((1,), {"b": 2})
+    assert [headers["kwargsrepr"] for headers in published] == ["{'b': 2}"]
+    assert ended.result is error or ended.get() > 0
 
 
 @pytest.mark.parametrize("is_late", [True, False])

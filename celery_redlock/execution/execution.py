@@ -17,7 +17,7 @@ from .attempt import discard_grant
 from .entry import enter
 from .message import Message
 from .run import Run
-from .running import current, executions
+from .running import began_without_lease, current, executions
 
 
 def execute(message: Message, *, max_deliveries: int = 0) -> Any:
@@ -43,7 +43,10 @@ def execute(message: Message, *, max_deliveries: int = 0) -> Any:
             # Requeued with its reservation, or delivered too often.
             message.must_release = isinstance(ending, Reject) and not ending.requeue  # type: ignore[attr-defined]
             raise
-        return _run(message, lease) if lease else message.body(None)
+        if lease:
+            return _run(message, lease)
+        began_without_lease.send(sender=message.task, key=message.key)
+        return message.body(None)
     except BaseException as error:
         if message.owner and executions.get(message.request) is None:
             # Interrupted between the grant and the run that would release it.

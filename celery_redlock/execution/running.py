@@ -6,6 +6,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from celery.utils.dispatch import Signal
+
 from celery_redlock.config.options import OnLost
 from celery_redlock.redlock import Lease
 from celery_redlock.redlock.errors import LeaseLost
@@ -24,6 +26,9 @@ executions: WeakKeyDictionary[Context, Run | None] = WeakKeyDictionary()
 Not an attribute of the request: Celery makes attributes of a message's headers, which any publisher
 can set.
 """
+began_without_lease = Signal(name="began_without_lease", providing_args=["key"])
+"""Sent as a body begins without a lease, with its task as `sender`; `lock_acquired` is sent for the
+others."""
 deferred_to_main: list[Run] = []
 """Runs of this pool process that ended by SystemExit, for the main process to release."""
 

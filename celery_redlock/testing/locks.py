@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery
 
 from celery_redlock.config.app_lock import redlock_of
+from celery_redlock.execution.running import began_without_lease
+from celery_redlock.messages.reservation import pending_slot_key
 from celery_redlock.redlock.errors import DuplicateTask, LockHeld
 from celery_redlock.redlock.lease import task_of
 from celery_redlock.signals import lock_acquired, lock_lost
@@ -46,8 +48,9 @@ class Locks:
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        lock_acquired.connect(self._note_run)
-        self._stack.callback(lock_acquired.disconnect, self._note_run)
+        for signal in (lock_acquired, began_without_lease):
+            signal.connect(self._note_run)
+            self._stack.callback(signal.disconnect, self._note_run)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -108,7 +111,7 @@ class Locks:
     # ---- what happened
 
     def runs(self, task: SingletonTask, *args: Any, **kwargs: Any) -> int:
-        """Return how many bodies have begun under the lock of this call, in this process."""
+        """Return how many bodies of this call have begun in this process, with locking enabled."""
         return self._runs.count((task.name, _key_of(task, args, kwargs)))
 
     def holder(self, task: SingletonTask, *args: Any, **kwargs: Any) -> str | None:
@@ -152,10 +155,13 @@ class Locks:
         return found
 
     def _held(self, task: SingletonTask, args: Any, kwargs: Any) -> LockHeld | None:
-        return redlock_of(self._app).read_holder(_key_of(task, args, kwargs))
+        redlock, key = redlock_of(self._app), _key_of(task, args, kwargs)
+        return redlock.read_holder(key) or redlock.read_holder(pending_slot_key(key))
 
-    def _note_run(self, sender: SingletonTask, lease: Lease, **_: object) -> None:
-        self._runs.append((sender.name, lease.key))
+    def _note_run(
+        self, sender: SingletonTask, lease: Lease | None = None, key: str = "", **_: object
+    ) -> None:
+        self._runs.append((sender.name, lease.key if lease else key))
 
 
 def _key_of(task: SingletonTask, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

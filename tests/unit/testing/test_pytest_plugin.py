@@ -22,6 +22,7 @@ from celery_redlock.execution import running
 from celery_redlock.pools import interrupt
 from celery_redlock.redlock.keeper import Keeper
 from celery_redlock.signals import lock_lost
+from celery_redlock.task.typed_options import LifetimeName
 from celery_redlock.testing import Locks, MemoryServers, locks, pytest_plugin
 from tests.support.eventually import eventually
 from tests.support.processes.project import celery_to_itself
@@ -47,6 +48,15 @@ def sync(redlock_app: Celery) -> Any:
         return body()
 
     return sync
+
+
+def new_task(app: Celery, lifetime: LifetimeName) -> Any:
+    """Make a task of another lifetime than `sync`, locked by its argument."""
+
+    @singleton_task(app=app, name=lifetime, lock_lifetime=lifetime, shared=False)
+    def task(account: int) -> None: ...
+
+    return task
 
 
 def test_a_held_lock_makes_a_duplicate_of_a_call(redlock_locks: Locks, sync: Any) -> None:
@@ -77,6 +87,30 @@ def test_a_run_is_counted_by_the_key_of_its_call(redlock_locks: Locks, sync: Any
     sync.apply((2,))
     redlock_locks.assert_ran_once(sync, account=1)
     assert redlock_locks.runs(sync, 2) == 2
+
+
+@pytest.mark.parametrize("lifetime", ["until_executing", "until_expired", "until_executed"])
+def test_a_run_is_counted_whatever_its_lifetime(
+    redlock_locks: Locks, redlock_app: Celery, lifetime: LifetimeName
+) -> None:
+    """Also of a lifetime that ends, or begins its period, before the body."""
+    task = new_task(redlock_app, lifetime)
+    task.apply((1,))
+    redlock_locks.assert_ran_once(task, 1)
+    assert redlock_locks.runs(task, 2) == 0
+
+
+@pytest.mark.parametrize("lifetime", ["until_executed", "until_and_while_executing"])
+def test_a_reservation_holds_the_lock_of_its_call(
+    redlock_locks: Locks, redlock_app: Celery, lifetime: LifetimeName
+) -> None:
+    task = new_task(redlock_app, lifetime)
+    published = task.delay(1)
+    redlock_locks.assert_held(task, 1)
+    assert redlock_locks.holder(task, 1) == published.id
+    with pytest.raises(AssertionError, match=published.id):
+        redlock_locks.assert_free(task, 1)
+    redlock_locks.assert_free(task, 2)
 
 
 def test_a_lease_is_lost_to_another_worker_on_command(redlock_locks: Locks, sync: Any) -> None:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 ANOTHER_WORKER = "another-worker"
 """Task id of the run that `Locks.hold` and `Locks.lose` pretend."""
-_HOLD_S = 60.0
 _NOTICE_S = 10.0
 _POLL_S = 0.005
 
@@ -65,8 +64,8 @@ class Locks:
         Raises:
             LockHeld: Another holds it already.
         """
-        redlock = redlock_of(self._app)
-        with redlock.lock(_key_of(task, args, kwargs), label=ANOTHER_WORKER) as lease:
+        redlock, key = redlock_of(self._app), _key_of(task, args, kwargs)
+        with redlock.lock(key, redlock.max_ttl, label=ANOTHER_WORKER) as lease:
             yield lease
 
     def lose(self, task: SingletonTask, *args: Any, **kwargs: Any) -> Lease:
@@ -76,7 +75,8 @@ class Locks:
         has been by then.
 
         Returns:
-            The lease of the other worker, which has a higher token. It ends with the test.
+            The lease of the other worker, which has a higher token. It ends with the test, or after
+            `redlock_max_ttl`.
 
         Raises:
             AssertionError: No body of that call runs in this process.
@@ -85,7 +85,9 @@ class Locks:
         lease = next((one for one in redlock.keeper.kept() if one.key == key), None)
         if lease is None:
             raise AssertionError(f"{_call(task, args, kwargs)} does not run in this process")
-        thief = redlock.acquire_for_task(key, _HOLD_S, label=ANOTHER_WORKER, supersedes=lease.owner)
+        thief = redlock.acquire_for_task(
+            key, redlock.max_ttl, label=ANOTHER_WORKER, supersedes=lease.owner
+        )
         self._stack.callback(redlock.release, thief)
         if not self._wait_until_told(redlock.keeper, lease):
             raise AssertionError(f"the run under {key!r} still has its lease")

@@ -128,6 +128,16 @@ def test_a_lease_is_lost_to_another_worker_on_command(redlock_locks: Locks, sync
     assert thiefs > own
 
 
+def test_locks_are_held_and_lost_with_a_low_max_ttl(
+    redlock_locks: Locks, redlock_app: Celery, sync: Any
+) -> None:
+    redlock_app.conf.redlock_max_ttl = 5.0
+    with redlock_locks.hold(sync, 1) as held:
+        assert held.ttl_ms == 5_000
+    sync.apply((1, lambda: redlock_locks.lose(sync, 1)))
+    assert redlock_locks.holder(sync, 1) == "another-worker"
+
+
 def test_losing_a_lease_interrupts_the_body_that_asks_for_it(
     redlock_locks: Locks, sync: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

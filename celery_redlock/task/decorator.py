@@ -33,7 +33,8 @@ _Self = TypeVar("_Self", bound="Task[Any, Any]")
 
 
 # Bodies with the parameter that callers don't pass: no type can take a keyword off a signature, so
-# their tasks keep the result only.
+# their tasks keep the result only. pyright takes each of them for a `_Token`. mypy does not if the
+# body requires arguments, hence the others.
 
 
 class _Token0(Protocol[R_co]):
@@ -56,6 +57,10 @@ class _Token4(Protocol[R_co]):
     def __call__(self, a: Any, b: Any, c: Any, d: Any, /, *, fencing_token: Any) -> R_co: ...
 
 
+class _Token(Protocol[R_co]):
+    def __call__(self, *args: Any, fencing_token: Any, **kwargs: Any) -> R_co: ...
+
+
 class _Decorator(Protocol):
     """Decorator of a body without `bind`."""
 
@@ -69,6 +74,8 @@ class _Decorator(Protocol):
     def __call__(self, body: _Token3[R], /) -> SingletonTask[..., R]: ...
     @overload
     def __call__(self, body: _Token4[R], /) -> SingletonTask[..., R]: ...
+    @overload
+    def __call__(self, body: _Token[R], /) -> SingletonTask[..., R]: ...
     @overload
     def __call__(self, body: Callable[P, R], /) -> SingletonTask[P, R]: ...
 
@@ -85,6 +92,8 @@ class _BindingDecorator(Protocol):
     @overload
     def __call__(self, body: _Token4[R], /) -> SingletonTask[..., R]: ...
     @overload
+    def __call__(self, body: _Token[R], /) -> SingletonTask[..., R]: ...
+    @overload
     def __call__(self, body: Callable[Concatenate[_Self, P], R], /) -> SingletonTask[P, R]: ...
 
 
@@ -98,6 +107,8 @@ def singleton_task(body: _Token2[R], /) -> SingletonTask[..., R]: ...
 def singleton_task(body: _Token3[R], /) -> SingletonTask[..., R]: ...
 @overload
 def singleton_task(body: _Token4[R], /) -> SingletonTask[..., R]: ...
+@overload
+def singleton_task(body: _Token[R], /) -> SingletonTask[..., R]: ...
 @overload
 def singleton_task(body: Callable[P, R], /) -> SingletonTask[P, R]: ...
 @overload

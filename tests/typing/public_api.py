@@ -121,6 +121,11 @@ def takes_token(tenant: int, *, fencing_token: int) -> float:
     return tenant + fencing_token
 
 
+@singleton_task
+def takes_token_by_default(*, tenant: int, fencing_token: int | None = None) -> float:
+    return tenant + (fencing_token or 0)
+
+
 def uses_tasks() -> None:
     assert_type(bare.delay(1), AsyncResult[None])
     assert_type(bare.fencing_token, int | None)
@@ -147,6 +152,7 @@ def keeps_parameters_and_results() -> None:
     assert_type(TypedReport().delay(1), AsyncResult[str])
     takes_token.delay(1)  # the token is not the caller's
     with_options.delay(1)
+    takes_token_by_default.delay(tenant=1)
     keeps()  # type: ignore[call-arg]
     keeps("1")  # type: ignore[arg-type]
     keeps.delay("1")  # type: ignore[arg-type]

@@ -18,6 +18,24 @@ singleton_task(5)
 current_lease().token
 Redlock(['redis://a']).lock(42)
 """
+BODIES = """
+from celery.result import AsyncResult
+from celery_redlock import SingletonTask, singleton_task
+from typing_extensions import assert_type
+
+@singleton_task
+def bare(*, a: int, fencing_token: int | None) -> int: return a
+
+@singleton_task(lock_key=[])
+def long(a: int, b: int, c: int, d: int, e: int, *, fencing_token: int) -> int: return a
+
+@singleton_task(bind=True)
+def bound(self: SingletonTask, a: int, *, b: int, fencing_token: int) -> int: return a
+
+assert_type(bare.delay(a=1), AsyncResult[int])
+assert_type(long.delay(1, 2, 3, 4, 5), AsyncResult[int])
+assert_type(bound.delay(1, b=2), AsyncResult[int])
+"""
 
 
 @pytest.mark.parametrize("check", [mypy, pyright])
@@ -33,6 +51,14 @@ def test_that_test_can_fail(check: Check, tmp_path: Path) -> None:
     done = check(wrong)
     lines = {int(line) for line in re.findall(r"wrong\.py:(\d+):.*error:", done.stdout)}
     assert lines == {3, 4, 5}, done.stdout + done.stderr
+
+
+def test_pyright_demands_the_token_of_no_caller(tmp_path: Path) -> None:
+    """Mypy does for some; docs/reference/api.md tells the remedy."""
+    tasks = tmp_path / "tasks.py"
+    tasks.write_text(BODIES)
+    done = pyright(tasks)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("check", [mypy, pyright])

@@ -577,6 +577,26 @@ def test_a_copy_of_a_running_message_does_not_store_started(
     assert task.AsyncResult("task-1").state == "PENDING"
 
 
+def test_a_class_on_djangos_is_locked_and_publishes_on_commit(
+    app: Celery, node: OneNode, monkeypatch: pytest.MonkeyPatch, published: list[dict[str, Any]]
+) -> None:
+    transaction = pytest.importorskip("django.db.transaction")
+    monkeypatch.setattr(transaction, "on_commit", lambda publish: publish())
+    from celery.contrib.django.task import DjangoTask  # noqa: PLC0415  # needs Django
+
+    class Report(SingletonTask, DjangoTask):  # type: ignore[type-arg]
+        name = "t"
+        lock_key = ()
+
+        def run(self) -> str | None:
+            return node.owner_of("t")
+
+    task: Any = app.register_task(Report())
+    task.delay_on_commit()
+    assert [headers["task"] for headers in published] == ["t"]
+    assert task.apply().get() is not None
+
+
 def test_an_own_call_of_a_class_runs_under_the_lock(app: Celery, node: OneNode) -> None:
     seen: list[str | None] = []
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from celery_redlock.config.options import LockOptions, OnConflict
 from celery_redlock.messages.reservation import is_pending_slot_key, pending_slot_key
 from celery_redlock.redlock.inspection import Judgement, State
-from celery_redlock.redlock.lease import holder_of
+from celery_redlock.redlock.lease import holder_of, host_of
 from celery_redlock.redlock.protocol.quorum import Verdict, grant_verdict, majority
 from celery_redlock.redlock.protocol.replies import Busy, Failed, Granted, GrantReply
 from celery_redlock.units import seconds
@@ -135,7 +135,11 @@ def _row(node: str, view: Busy | Failed) -> NodeRow:
     if isinstance(view, Failed):
         return NodeRow(node, view.error)
     left = seconds(view.remaining_ms / 1000) if view.holder else "-"
-    return NodeRow(node, "", holder_of(view.holder) or "-", left, str(view.floor or "-"))
+    return NodeRow(node, "", _holder(view) or "-", left, str(view.floor or "-"))
+
+
+def _holder(view: Busy) -> str | None:
+    return holder_of(view.holder) if host_of(view.holder) else None
 
 
 def _as_json(node: str, view: Busy | Failed) -> dict[str, object]:
@@ -143,7 +147,7 @@ def _as_json(node: str, view: Busy | Failed) -> dict[str, object]:
         return {"node": node, "error": view.error}
     return {
         "node": node,
-        "holder": holder_of(view.holder) or None,
+        "holder": _holder(view),
         "remaining": view.remaining_ms / 1000,
         "floor": view.floor or None,
     }

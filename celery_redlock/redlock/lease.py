@@ -168,10 +168,14 @@ def is_period(owner: str | None) -> bool:
 
 
 def host_of(owner: str | None) -> str | None:
-    """Return the host in an owner, or None if there is none."""
+    """Return the host in an owner, or None if there is none.
+
+    No part of another client's value is a host: the whole value is enough to release its lock.
+    """
     if owner is None:
         return None
-    return owner.rpartition("@")[2] or None
+    _, at, host = holder_of(owner).rpartition("@")
+    return host or None if at else None
 
 
 @dataclass(frozen=True, slots=True)

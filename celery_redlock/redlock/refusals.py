@@ -8,7 +8,7 @@ from celery_redlock.redlock.protocol.replies import Busy, Extended, Failed, Occu
 from celery_redlock.redlock.transport.node import Node
 
 from .errors import ConfigurationError, LockHeld, QuorumUnavailable
-from .lease import holder_of, is_reservation
+from .lease import holder_of, host_of, is_reservation
 
 _REASONS: dict[type[object], str] = {
     Occupied: "another owner has the lock key",
@@ -63,7 +63,7 @@ def held_by(
     """
     owner = leader.holder if leader else None
     remaining = max(0, leader.remaining_ms) / 1000 if leader else 0.0
-    holder = (holder_of(owner) or None) if owner else None
+    holder = holder_of(owner) if owner and host_of(owner) else None
     # The floor under a reservation is that of an earlier lease.
     since = None if age is None or is_reservation(owner) else now - age
     return LockHeld(key, holder, remaining, contended, since, owner=owner, age=age)

@@ -141,6 +141,12 @@ def test_a_conflict_is_one_line_that_names_the_holder(new_task: NewTask, log: An
     assert log() == [("WARNING", line)]
 
 
+def test_no_line_has_the_value_of_another_client(new_task: NewTask, log: Any) -> None:
+    outcomes.announce(message_of(new_task()), LockHeld("t", owner="5b2c1f0e"), "skip")
+    ((_, line),) = log()
+    assert "holder_task_id=None holder_host=None" in line
+
+
 def test_ids_and_hosts_with_line_breaks_make_one_line(new_task: NewTask, log: Any) -> None:
     forged = message_of(new_task(), id="a\x1b[2J\nERROR all is lost")
     owner = f"{'0' * 32}:b\r\nc@d\x9be"

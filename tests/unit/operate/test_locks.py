@@ -63,6 +63,14 @@ def test_of_two_owners_the_one_with_more_nodes_counts(first: int) -> None:
     assert (lock.owner, lock.votes, lock.token) == (MINE, 2, T)
 
 
+@pytest.mark.parametrize("value", ["5b2c1f0e", "a:5b2c1f0e", "a@5b2c1f0e"])
+def test_the_value_of_another_client_is_not_shown(value: str) -> None:
+    lock = lock_of("k", [Busy(value, 1000, 0)])
+    assert lock
+    assert lock.holder() == "-"
+    assert "5b2c1f0e" not in f"{lock} {lock.row(0.0)} {lock.as_json(0.0)}"
+
+
 @pytest.mark.parametrize(
     ("key", "is_reservation", "kind"),
     [
@@ -145,7 +153,8 @@ def test_a_lock_is_told_as_text_and_as_values() -> None:
     ("owner", "kind", "holder"),
     [
         (MINE, Kind.HELD, "task-1@host-1"),
-        ("x", Kind.HELD, "nobody@x"),
+        ("0:@x", Kind.HELD, "nobody@x"),
+        ("x", Kind.HELD, "nobody"),
         ("task-1/0/abc", Kind.DONE, "task-1"),
         ("", Kind.DONE, "nobody"),
     ],

@@ -268,7 +268,10 @@ def test_the_publication_in_an_owner_is_found_again(is_reserved: bool) -> None:
     assert publication_of(None) == ""
 
 
-@pytest.mark.parametrize("owner", [None, "", "somebody else's value", "a:"])
+FOREIGN = [None, "", "somebody else's value", "a:", "a:b", "a@b"]
+
+
+@pytest.mark.parametrize("owner", FOREIGN)
 def test_a_foreign_value_names_no_task(owner: str | None) -> None:
     assert task_of(owner) is None
 
@@ -291,8 +294,8 @@ def test_a_process_and_a_shortened_label_are_no_id(label: str | None) -> None:
     assert task_id_of(new_owner(label)) is None
 
 
-@pytest.mark.parametrize("owner", [None, ""])
-def test_no_value_names_no_host(owner: str | None) -> None:
+@pytest.mark.parametrize("owner", FOREIGN)
+def test_a_foreign_value_names_no_host(owner: str | None) -> None:
     assert host_of(owner) is None
 
 

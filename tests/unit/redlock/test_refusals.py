@@ -90,6 +90,13 @@ def test_of_a_reservation_it_is_unknown_since_when() -> None:
     assert str(error).endswith(", set to expire in 1.500 s")
 
 
+@pytest.mark.parametrize("value", ["5b2c1f0e", "a:5b2c1f0e", "a@5b2c1f0e"])
+def test_a_lock_of_another_client_names_no_holder(value: str) -> None:
+    error = held_by("k", Busy(value, 1500, 0), 1000.0, contended=False)
+    assert (error.holder, error.task_id, error.hostname) == (None, None, None)
+    assert "5b2c1f0e" not in f"{error} {error!r}"
+
+
 @pytest.mark.parametrize("leader", [None, Busy("", 0, 9)], ids=["no leader", "released"])
 def test_a_lock_that_nobody_holds_any_more_names_no_holder(leader: Busy | None) -> None:
     error = held_by("k", leader, 1000.0, contended=True)

@@ -126,10 +126,9 @@ def announce(message: Message, held: LockHeld | QuorumUnavailable, outcome: str)
         return
     task, request, holder = message.task, message.request, task_of(held.owner)
     held.name_task(task.name)
-    # Other policies run the work later, or fail loudly.
-    drops = message.options.on_conflict in _DROPPING
+    # Other outcomes run the work later, or fail loudly.
     logger.log(
-        _level(task.name) if drops else logging.INFO,
+        _level(task.name) if outcome in _DROPPING else logging.INFO,
         "lock conflict key=%s task=%s task_id=%s holder_task_id=%s holder_host=%s remaining_s=%.3f "
         "outcome=%s",
         held.key, task.name, shown(request.id), shown(holder), shown(host_of(held.owner)),

@@ -109,13 +109,16 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outcomes, "_drops", {})
 
 
-@pytest.mark.parametrize("policy", ["skip", "complete"])
+@pytest.mark.parametrize(
+    ("policy", "outcome"),
+    [("skip", "skip"), ("complete", "complete"), ("wait", "skip"), ("coalesce", "skip")],
+)
 def test_a_call_that_is_dropped_is_a_warning_now_and_then(
-    new_task: NewTask, log: Any, policy: str
+    new_task: NewTask, log: Any, policy: str, outcome: str
 ) -> None:
     message = message_of(new_task(lock_on_conflict=policy))
     for _ in range(3):
-        outcomes.announce(message, HELD, policy)
+        outcomes.announce(message, HELD, outcome)
     assert [level for level, _ in log()] == ["WARNING", "INFO", "INFO"]
 
 
@@ -126,9 +129,20 @@ def test_each_tasks_dropped_calls_are_a_warning(new_task: NewTask, log: Any) -> 
     assert [level for level, _ in log()] == ["WARNING", "WARNING", "INFO", "INFO"]
 
 
-@pytest.mark.parametrize("policy", ["raise", "wait", "reschedule", "coalesce"])
-def test_a_call_that_is_not_dropped_is_no_warning(new_task: NewTask, log: Any, policy: str) -> None:
-    outcomes.announce(message_of(new_task(lock_on_conflict=policy)), HELD, policy)
+@pytest.mark.parametrize(
+    ("policy", "outcome"),
+    [
+        ("raise", "raise"),
+        ("reschedule", "reschedule"),
+        ("coalesce", "coalesce"),
+        ("skip", "reschedule"),  # the nodes are split
+        ("skip", "parked"),
+    ],
+)
+def test_a_call_that_is_not_dropped_is_no_warning(
+    new_task: NewTask, log: Any, policy: str, outcome: str
+) -> None:
+    outcomes.announce(message_of(new_task(lock_on_conflict=policy)), HELD, outcome)
     assert [level for level, _ in log()] == ["INFO"]
 
 

@@ -9,9 +9,8 @@ from celery import Celery
 from celery.utils.dispatch import Signal
 
 from celery_redlock import signals
-from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.events import log_event_of_leases
-from celery_redlock.redlock.inspection import State
+from celery_redlock.redlock.inspection import Judgement, State
 from celery_redlock.redlock.refusals import refuse_misconfigured
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.redlock.threads import callbacks
@@ -38,7 +37,6 @@ class NodeWatch:
         self._redlock = redlock
         self._is_known = is_known
         self._silent: set[str] = set()
-        self._misconfigured = ""
         self._is_over = threading.Event()
 
     def start(self) -> None:
@@ -53,16 +51,8 @@ class NodeWatch:
 
     def check(self) -> None:
         """Ask every node, and report changes since the last check."""
-        try:
-            why = self._redlock.check()
-        except ConfigurationError as error:
-            # One line only: each task that is refused for this has its own.
-            if str(error) != self._misconfigured:
-                logger.error("nodes misconfigured, no lock can be acquired error=%s", error)  # noqa: TRY400
-            self._misconfigured = str(error)
-            self._send(signals.nodes_checked, votes=0)
-            return
-        self._misconfigured = ""
+        # Not `check`, which raises for a node that is no independent master: the others may vote on.
+        why = _reasons(self._redlock.judge())
         self._send(signals.nodes_checked, votes=len(self._redlock.nodes) - len(why))
         before, self._silent = self._silent, set(why)
         for node in sorted(self._silent - before):
@@ -115,7 +105,7 @@ def log_first_check(redlock: TaskLock) -> bool:
     """
     judged = redlock.judge()
     refuse_misconfigured(redlock.nodes)
-    why = {one.node: one.why for one in judged if one.why is not None}
+    why = _reasons(judged)
     nodes, needed = len(judged), redlock.quorum
     votes = nodes - len(why)
     if not why:
@@ -139,6 +129,11 @@ def log_first_check(redlock: TaskLock) -> bool:
             votes, nodes, needed, others,
         )  # fmt: skip
     return votes >= needed
+
+
+def _reasons(judged: list[Judgement]) -> dict[str, str]:
+    """Return, by node, the reason why one does not vote."""
+    return {one.node: one.why for one in judged if one.why is not None}
 
 
 def mute_node_lines(redlock: TaskLock) -> TaskLock:

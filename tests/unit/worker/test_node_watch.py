@@ -12,11 +12,13 @@ import pytest
 from celery import Celery
 
 from celery_redlock import node_down, node_up, nodes_checked, quorum_degraded
-from celery_redlock.redlock import ConfigurationError
+from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.events import log_event_of_leases
+from celery_redlock.redlock.inspection import Judgement, State
 from celery_redlock.redlock.task_lock import TaskLock
 from celery_redlock.redlock.threads import dispatch
 from celery_redlock.worker.node_watch import NodeWatch, mute_node_lines
+from tests.support.fakes.simulated_network import Network
 
 
 class Nodes:
@@ -27,12 +29,10 @@ class Nodes:
 
     def __init__(self) -> None:
         self.why: dict[str, str] = {}
-        self.error: ConfigurationError | None = None
 
-    def check(self) -> dict[str, str]:
-        if self.error:
-            raise self.error
-        return dict(self.why)
+    def judge(self) -> list[Judgement]:
+        # The watch looks at no state.
+        return [Judgement(node, State.DOWN, self.why.get(node)) for node in self.nodes]
 
 
 class Stage:
@@ -114,17 +114,26 @@ def test_a_quorum_that_never_was_is_not_lost(
     assert "quorum lost" in caplog.text
 
 
-def test_a_misconfigured_node_is_one_line(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    stage.nodes.error = ConfigurationError("node a is a slave")
-    for _ in range(3):
-        stage.watch.check()
-    line = "nodes misconfigured, no lock can be acquired error=node a is a slave"
-    assert caplog.messages == [line]
-    error, stage.nodes.error = stage.nodes.error, None
+def test_beside_an_unfit_node_the_others_are_watched(
+    stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three = Network(3, monkeypatch)
+    redlock = mute_node_lines(three.redlock())
+    stage.watch = NodeWatch(stage.app, redlock, is_known=False)
+    a, b, c = (node.name for node in redlock.nodes)
+    redlock.nodes[2].misconfigured = ConfigurationError("c is a slave")
     stage.watch.check()
-    stage.nodes.error = error
+    assert stage.told == [("down", c, "c is a slave"), ("degraded", 2, 3, 2)]
+    assert caplog.messages == []
+    stage.told.clear()
+    three.nodes[1].is_up = False
     stage.watch.check()
-    assert caplog.messages == [line] * 2, "it was mended in between"
+    [(_, down, why), degraded] = stage.told
+    assert (down, degraded) == (b, ("degraded", 1, 3, 2))
+    [line] = caplog.messages
+    assert line.startswith("quorum lost, no lock can be acquired votes=1 of=3 errors=")
+    assert line.endswith(f"{b}: {why}; {c}: c is a slave")
+    assert a not in line
 
 
 def test_a_node_that_is_down_or_back_is_no_lost_quorum(
@@ -148,11 +157,9 @@ def test_each_check_tells_how_many_nodes_vote(stage: Stage) -> None:
         stage.look()
         stage.look(a="refused")
         stage.look(a="refused")
-        stage.nodes.error = ConfigurationError("node a is a slave")
-        stage.look()
     finally:
         nodes_checked.disconnect(note)
-    assert told == [(3, 3, 2), (2, 3, 2), (2, 3, 2), (0, 3, 2)]
+    assert told == [(3, 3, 2), (2, 3, 2), (2, 3, 2)]
 
 
 def test_a_lock_leaves_the_lines_about_nodes_to_the_watch(

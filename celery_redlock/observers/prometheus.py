@@ -9,13 +9,14 @@ from __future__ import annotations
 import bisect
 import itertools
 import logging
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from billiard import current_process
 from celery import Celery, bootsteps
 from celery.concurrency.prefork import TaskPool
-from celery.signals import beat_embedded_init, beat_init, worker_process_init
+from celery.signals import beat_init, worker_process_init
 
 from celery_redlock.beat.liveness import age
 from celery_redlock.config.task_config import is_singleton
@@ -73,8 +74,8 @@ def observe(
 
     app.steps["worker"].add(_step(metrics, _Server(port, address, registry)))
     worker_process_init.connect(metrics.begin_process, weak=False)
-    for begins in (beat_init, beat_embedded_init):
-        begins.connect(on_beat, weak=False)
+    # A worker's beat (-B) sends it, too, and `beat_embedded_init` after it.
+    beat_init.connect(on_beat, weak=False)
     return metrics
 
 
@@ -140,6 +141,7 @@ class PrometheusMetrics(Recorder):
 
     def __init__(self, app: Celery) -> None:
         self._app = app
+        self._pid = os.getpid()
         self._counts: LocalCounts | SharedCounts = LocalCounts()
         self._votes: tuple[int, int, int] | None = None
         self.is_beat = False
@@ -163,6 +165,9 @@ class PrometheusMetrics(Recorder):
 
         The entries of a scheduler that keeps them in a table are in no setting.
         """
+        if os.getpid() != self._pid:
+            # A worker's beat (-B) is forked with the numbers of the worker, which serves them.
+            self._counts, self._votes = LocalCounts(), None
         self._scheduled = {str(entry.task) for entry in entries}
         self.is_beat = True
 

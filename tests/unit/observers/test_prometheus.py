@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -217,15 +218,37 @@ def test_a_port_in_use_leaves_the_worker_without_metrics(
     assert served == []
 
 
-@pytest.mark.parametrize("signal", [beat_init, beat_embedded_init])
-def test_only_the_beat_of_the_app_serves_its_metrics(
-    app: Celery, served: list[Any], signal: Any
+@pytest.mark.parametrize("signals", [[beat_init], [beat_init, beat_embedded_init]])
+def test_only_the_beat_of_the_app_serves_its_metrics_once(
+    app: Celery, served: list[Any], signals: list[Any]
 ) -> None:
     _, metrics = step_of(app, port=9808, beat_port=9809)
-    signal.send(sender=Beat(object()))
+    for signal in signals:
+        signal.send(sender=Beat(object()))
     assert (served, metrics.is_beat) == ([], False)
-    signal.send(sender=Beat(app))
+    for signal in signals:
+        signal.send(sender=Beat(app))
     assert (served, metrics.is_beat) == ([(9809, "127.0.0.1")], True)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_a_beat_forked_by_a_worker_counts_on_its_own(
+    registry: Any, monkeypatch: pytest.MonkeyPatch, is_shared: bool
+) -> None:
+    registry, metrics = registry
+    if is_shared:
+        metrics.share()
+    metrics.count("acquired", "t")
+    metrics.set_votes(3, 3, 2)
+    of_worker = metrics._counts
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    metrics.begin_beat([SimpleNamespace(task="idle")])
+    metrics.count("ticks", "idle", "published")
+    given = {"task": "idle", "outcome": "published"}
+    assert registry.get_sample_value("celery_redlock_ticks_total", given) == 1
+    assert value(registry, "acquired_total") == 0
+    assert registry.get_sample_value("celery_redlock_nodes_up") is None
+    assert not [one for one in of_worker.read() if one.metric == "ticks" and one.task == "idle"]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ class NodeWatch:
 
     def check(self) -> None:
         """Ask every node, and report changes since the last check."""
-        # Not `check`, which raises for a node that is no independent master: the others may vote on.
+        # `check` would raise for a node that is no independent master: the others may vote on.
         why = _reasons(self._redlock.judge())
         self._send(signals.nodes_checked, votes=len(self._redlock.nodes) - len(why))
         before, self._silent = self._silent, set(why)
@@ -87,10 +87,7 @@ class NodeWatch:
     def _run(self) -> None:
         while not self._is_over.is_set():
             # Receivers of its signals may raise anything.
-            callbacks.call(
-                self.check, failed="node watch failed, the next check is in %d s",
-                about=(_INTERVAL_S,),
-            )  # fmt: skip
+            callbacks.call(self.check, failed="node watch failed, continuing")
             self._is_over.wait(_INTERVAL_S)
 
 

@@ -7,6 +7,7 @@ import enum
 import inspect
 import re
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,8 @@ from tools.docs.pictures.house import layers
 
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "celery_redlock"
+CALLBACKS = "celery_redlock.redlock.threads.callbacks"
+LEVELS = ("debug", "info", "warning", "error", "critical")
 GUARDS = ("sqlalchemy", "psycopg", "django", "redis", "objects")
 CHOICES = (options.Lifetime, options.OnConflict, options.OnUnavailable, options.OnLost)
 
@@ -192,24 +195,41 @@ def logged() -> set[tuple[str, ...]]:
     found = set()
     for path in PACKAGE.rglob("*.py"):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            match node:
-                case ast.Call(
-                    ast.Attribute(ast.Name("logger"), level),
-                    [ast.Constant(str(line)), *_] | [_, ast.Constant(str(line)), *_],
-                ) if level != "exception":
-                    if level == "log":  # what is said once, and not again for a while
-                        level = level_in(node.args[0])
-                    fields = re.findall(r"(\w+)=%", line)
-                    found.add((module, level.upper(), event_of(line), *fields))
-                case ast.Call(
-                    ast.Attribute(ast.Name("callbacks"), "tell"),
-                    [ast.Attribute(ast.Name("logger"), level), ast.Constant(str(line)), *_],
-                    keywords,
-                ) if "exc_info" not in [one.arg for one in keywords]:
-                    fields = re.findall(r"(\w+)=%", line)
-                    found.add((module, level.upper(), event_of(line), *fields))
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        constants = {name: text for one in tree.body for name, text in constant_in(one)}
+        for logger, level, line in lines_in(tree, module):
+            if module == CALLBACKS and isinstance(line, ast.Name):
+                continue  # its callers' line
+            text = constants[line.id] if isinstance(line, ast.Name) else ast.literal_eval(line)
+            found.add((logger, level.upper(), event_of(text), *re.findall(r"(\w+)=%", text)))
     return found
+
+
+def lines_in(tree: ast.Module, module: str) -> Iterator[tuple[str, str, ast.expr]]:
+    """Yield logger, level and line of every call that logs, or says what is logged of an error."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(ast.Attribute(ast.Name("logger"), "log"), [level, line, *_]):
+                yield module, level_in(level), line  # once, and not again for a while
+            case ast.Call(ast.Attribute(ast.Name("logger"), "exception"), [line, *_]):
+                yield module, "error", line
+            case ast.Call(ast.Name("_log"), [line, *_]) if module == CALLBACKS:
+                yield module, "error", line
+            case ast.Call(ast.Attribute(ast.Name("logger"), level), [line, *_]) | ast.Call(
+                ast.Attribute(ast.Name("callbacks"), "tell"),
+                [ast.Attribute(ast.Name("logger"), level), line, *_],
+            ) if level in LEVELS:
+                yield module, level, line
+            case ast.Call(ast.Attribute(ast.Name("callbacks"), "call"), _, keywords):
+                [line] = [one.value for one in keywords if one.arg == "failed"]
+                yield CALLBACKS, "error", line
+
+
+def constant_in(statement: ast.stmt) -> Iterator[tuple[str, str]]:
+    """Yield name and text of the constant that a statement defines."""
+    match statement:
+        case ast.Assign([ast.Name(name)], ast.Constant(str(text))):
+            yield name, text
 
 
 def level_in(expression: ast.expr) -> str:

@@ -84,6 +84,8 @@ class RedlockGroup(click.Group):
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):  # it need not be UTF-8
                 stream.reconfigure(errors="backslashreplace")
+        if os.environ.get("NO_COLOR") or getattr(ctx.obj, "no_color", False):
+            ctx.color = False  # inherited by the command's own context
         try:
             return super().invoke(ctx)
         except RedlockError as error:

@@ -194,7 +194,9 @@ def _show_live(updates: Iterator[Update]) -> None:
         raise click.ClickException(
             "top needs rich on a terminal: pip install 'celery-redlock[top]'"
         ) from None
-    with Live(console=Console(), screen=True, auto_refresh=False) as live:
+    has_color = click.get_current_context().color
+    console = Console(no_color=has_color is False or None)
+    with Live(console=console, screen=True, auto_refresh=False) as live:
         for update in updates:
             live.update(rendered(update, *live.console.size), refresh=True)
 

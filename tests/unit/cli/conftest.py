@@ -34,6 +34,7 @@ def run(three: Operated, monkeypatch: pytest.MonkeyPatch) -> Run:
     `options` are those of the group; with `app`, it is `celery -A bank redlock` instead. With
     `color` the output has colours.
     """
+    monkeypatch.delenv("NO_COLOR", raising=False)
 
     def run(
         *words: str, options: Sequence[str] = (), app: Celery | None = None, color: bool = False

@@ -9,10 +9,13 @@ import subprocess
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from celery import Celery
 from click.testing import CliRunner
 
+from celery_redlock.cli import redlock as with_app
 from celery_redlock.cli.alone import main
 from celery_redlock.operate import node_status
 from celery_redlock.redlock.task_lock import TaskLock
@@ -127,3 +130,20 @@ def test_a_full_disk_is_an_error_and_no_traceback() -> None:
         )  # fmt: skip
     assert ran.stderr == "Error: the output can't be written: No space left on device\n"
     assert ran.returncode == 1
+
+
+@pytest.mark.parametrize("has_app", [False, True])
+def test_no_color_is_wanted_by_the_variable(
+    run: Run, bank: Celery, monkeypatch: pytest.MonkeyPatch, has_app: bool
+) -> None:
+    app = bank if has_app else None
+    assert "\x1b" in run("status", app=app, color=True).output
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in run("status", app=app, color=True).output
+
+
+def test_no_color_is_wanted_by_celerys_option(bank: Celery) -> None:
+    obj = SimpleNamespace(app=bank, no_color=True)
+    result = CliRunner().invoke(with_app, ["status"], obj=obj, color=True)
+    assert "votes" in result.output
+    assert "\x1b" not in result.output

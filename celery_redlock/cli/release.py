@@ -86,7 +86,8 @@ def release(  # noqa: PLR0913  # an argument for each option
 
     KEY is as in `list`. With --task the key is computed as the app does. A lock is released only
     if its holder is still the one that is shown.
-    Exits with 1 if there is nothing to release, or another holder has it by now.
+    Exits with 1 if the key has nothing to release, another holder has it by now, or fewer nodes
+    than a quorum answer. With --kind and --orphaned, nothing to release is no failure.
     """
     target = target_of(ctx)
     _refuse_others(given, orphaned=orphaned, queues=queues, kinds=kinds, older_than=older_than)

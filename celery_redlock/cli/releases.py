@@ -12,11 +12,11 @@ from celery_redlock.units import count, seconds
 from .command_line import same_command, same_command_with_app
 from .list_ import say_doubt
 from .show import lock_text
-from .target import has_answers
+from .target import has_answers, say_left_out
 from .text import document, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from celery_redlock.operate.locks import Lock
     from celery_redlock.operate.node_set import NodeSet
@@ -34,17 +34,28 @@ class How(NamedTuple):
 def release_orphaned(
     target: Target, nodes: NodeSet, grace: float, queues: tuple[str, ...], how: How
 ) -> bool:
-    """Release the reservations without a message; return True."""
+    """Release reservations without a message; return whether all are, and a quorum answered.
+
+    Args:
+        target: The nodes, and the app.
+        nodes: Connections to them.
+        grace: How long a message must be missing, seconds.
+        queues: Queues to look at that nobody else names.
+        how: How they are released.
+
+    Raises:
+        UsageError: There is no app.
+    """
     from celery_redlock.operate.orphans import orphans
 
     if target.app is None:
         raise click.UsageError(f"--orphaned needs an app: {same_command_with_app()}")
     locks, unseen = orphans(target, nodes, grace, time.sleep, queues)
-    _release(target, nodes, locks, "reservation", " without a message", how)
+    errors = nodes.errors
+    are_released = _release(target, nodes, locks, "reservation", " without a message", how)
     for messages in unseen:
         click.echo(f"Not seen: {visible(messages)}.", err=True)
-    _say_how(locks, how)
-    return True
+    return _is_known(target, errors, locks, how) and (are_released or not how.yes)
 
 
 def release_kinds(
@@ -80,9 +91,7 @@ def release_kinds(
     are_released = _release(target, nodes, locks, "lock", age, how)
     if ageless:
         click.echo(f"Kept, because their age is unknown: {count(ageless, 'lock')}.", err=True)
-    is_known = has_answers(target, errors)
-    _say_how(locks, how)
-    return is_known and (are_released or not how.yes)
+    return _is_known(target, errors, locks, how) and (are_released or not how.yes)
 
 
 def _release(
@@ -106,6 +115,10 @@ def _release(
     return all(done for _, done in released)
 
 
-def _say_how(locks: Sequence[Lock], how: How) -> None:
+def _is_known(target: Target, errors: Mapping[str, str], locks: Sequence[Lock], how: How) -> bool:
+    """Print how to release the locks; return whether a quorum has answered which there are."""
+    say_left_out(errors)
+    is_known = has_answers(target, errors)
     if locks and not how.yes and not how.as_json:
         click.echo(f"Nothing was released. To release: {same_command('--yes')}")
+    return is_known

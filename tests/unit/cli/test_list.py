@@ -352,4 +352,5 @@ def test_what_is_not_known_is_told_on_the_standard_error(
     assert standard_error("log") == left_out
     lacking = "1 of 3 nodes answered, 2 are needed: other locks may be held.\n"
     assert standard_error("list", "--match", "no such") == left_out + lacking
-    assert standard_error("release", "--task", "bank.sync", "--kind", "held") == lacking
+    of_kind = ("release", "--task", "bank.sync", "--kind", "held")
+    assert standard_error(*of_kind) == left_out + lacking

@@ -101,6 +101,21 @@ def test_without_a_quorum_the_release_of_a_kind_fails(
     assert run(*ALL_OF_TASK, "reserved", app=bank).exit_code == 1
 
 
+@pytest.mark.parametrize("words", [("--orphaned",), (*ALL_OF_TASK[1:], "reserved")])
+def test_silent_nodes_are_not_taken_for_empty_ones(
+    three: Operated, run: Run, bank: Celery,
+    standard_error: Callable[..., str], words: tuple[str, ...],
+) -> None:  # fmt: skip
+    bank.conf.update(broker_url="redis://")  # without a reservation it is not asked
+    assert run("release", *words, app=bank).exit_code == 0
+    for number in (0, 1):
+        three[number].refused["SCAN"] = "NOPERM this user has no permissions to run 'scan'"
+    assert run("release", *words, app=bank).exit_code == 1
+    said = standard_error("release", *words)
+    assert "127.0.0.1:7001 is left out: NOPERM" in said
+    assert said.endswith("1 of 3 nodes answered, 2 are needed: other locks may be held.\n")
+
+
 def test_younger_locks_are_kept(three: Operated, redlock: TaskLock, run: Run, bank: Celery) -> None:
     reserved(redlock, "bank.sync:old")
     three.sleep(3600)

@@ -134,7 +134,7 @@ def update_text(update: Update) -> str:
     parts = [
         "\n".join(_head(update)),
         columns(NODE_HEADER, nodes),
-        columns(update.header, locks) if locks else "no locks",
+        columns(update.header, locks) if locks else _no_locks(update),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -152,11 +152,15 @@ def screen(update: Update, width: int, height: int) -> list[str]:
         *fitted(NODE_HEADER, nodes, width, _NODES),
         "",
     ]
-    table = fitted(update.header, locks, width, _LOCKS) if locks else ["no locks"]
+    table = fitted(update.header, locks, width, _LOCKS) if locks else [_no_locks(update)]
     room = max(2, height - len(head))
     if len(table) > room:
         table[room - 1 :] = [f"… {len(table) - room + 1} more"]
     return (head + table)[:height]
+
+
+def _no_locks(update: Update) -> str:
+    return "locks are unknown" if update.overview.doubt else "no locks"
 
 
 def _tables(update: Update) -> tuple[list[list[str]], list[tuple[str, ...]]]:
@@ -178,7 +182,10 @@ def _head(update: Update) -> list[str]:
         visible(f"{tick.entry} {tick.slot} ({seconds(overview.at - tick.at)} ago: {tick.why})")
         for tick in overview.missed[:_MOST_MISSED]
     ]
-    lines = [f"{clock}  {votes}; locks: {counts or 'none'}", f"conflicts: {rate}"]
+    none = "unknown" if overview.doubt else "none"
+    lines = [f"{clock}  {votes}; locks: {counts or none}", f"conflicts: {rate}"]
+    if overview.doubt:
+        lines.append(visible(f"other locks may be held, and ticks missed: {overview.doubt}"))
     if overview.problem:
         lines.append(f"workers and processes are unknown: {overview.problem}")
     if missed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -190,7 +190,7 @@ def next_call(view: LockView, options: LockOptions | None, judged: Sequence[Judg
     if verdict is Verdict.REACHED:
         return "it acquires the lock: a quorum of the nodes is free"
     if verdict is Verdict.UNAVAILABLE:
-        return _no_quorum(options, judged)
+        return _no_quorum(view, options, judged)
     if verdict is Verdict.CONTENDED or view.lock is None:
         return "the nodes are split between attempts: it tries again until one has a majority"
     who = _holds(view.lock, "the lock")
@@ -221,14 +221,27 @@ def _grant_reply(view: Busy | Failed, node: Judgement) -> GrantReply:
     return _GRANTS if node.state is State.VOTES else _SILENT
 
 
-def _no_quorum(options: LockOptions | None, judged: Sequence[Judgement]) -> str:
-    policy = f": {options.on_unavailable.value}" if options else ""
-    errors = "; ".join(f"{one.node}: {one.why}" for one in judged if one.why is not None)
+def _no_quorum(view: LockView, options: LockOptions | None, judged: Sequence[Judgement]) -> str:
+    needed = majority(len(judged))
     voting = sum(one.state is State.VOTES for one in judged)
+    if voting >= needed:  # but they can't be read, for instance for want of a right
+        read = sum(
+            isinstance(one, Busy) and node.state is State.VOTES
+            for one, node in zip(view.views, judged, strict=True)
+        )
+        told = [(one.node, one.error) for one in view.rows if one.error]
+        what = f"{read} of {voting} nodes that vote could be read"
+        return f"unknown: {what}, {needed} are needed ({_reasons(told)})"
+    policy = f": {options.on_unavailable.value}" if options else ""
+    told = [(one.node, one.why) for one in judged if one.why is not None]
     return (
-        f"no quorum: {voting} of {len(judged)} nodes vote, {majority(len(judged))} are needed "
-        f"({errors}); lock_on_unavailable decides{policy}"
+        f"no quorum: {voting} of {len(judged)} nodes vote, {needed} are needed "
+        f"({_reasons(told)}); lock_on_unavailable decides{policy}"
     )
+
+
+def _reasons(told: Iterable[tuple[str, str]]) -> str:
+    return "; ".join(f"{node}: {why}" for node, why in told)
 
 
 def _at_publish(reserved: Lock, options: LockOptions) -> str:

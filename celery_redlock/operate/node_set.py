@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from celery_redlock.redlock.clock import SystemClock
+from celery_redlock.redlock.protocol.quorum import majority
 from celery_redlock.redlock.protocol.replies import Failed
 from celery_redlock.redlock.protocol.scripts import Argument
 from celery_redlock.redlock.transport.direct import DirectConnection, ErrorReply, packed
@@ -60,6 +61,17 @@ class NodeSet:
     def errors(self) -> dict[str, str]:
         """Reasons of the nodes that can't be asked, by address."""
         return {one.name: one.error for one in self.connections if one.error is not None}
+
+    @property
+    def doubt(self) -> str | None:
+        """How many nodes can be asked, and why others can't, if that is no quorum; None: it is."""
+        errors, total = self.errors, len(self)
+        answers, needed = total - len(errors), majority(total)
+        if answers >= needed:
+            return None
+        be = "is" if needed == 1 else "are"
+        reasons = "; ".join(f"{node}: {why}" for node, why in errors.items())
+        return f"{answers} of {total} nodes answered, {needed} {be} needed ({reasons})"
 
     def on_each(self, question: Callable[..., T], *more: Sequence[object]) -> list[T]:
         """Return what `question` returns for each node; all are asked at the same time.

@@ -75,6 +75,7 @@ class Overview:
         actions: Actions of operators that were asked for, the latest first.
         unread: Reason of each node whose log of them could not be read.
         searched: Number of locks, those held longest, among which filters search; None: all.
+        doubt: Reason why there may be other locks and ticks: no quorum was read; None: one was.
         problem: Reason why the workers of the locks are unknown; None: they were not asked for, or
             are known.
     """
@@ -90,6 +91,7 @@ class Overview:
     actions: Sequence[Action] = ()
     unread: Mapping[str, str] = field(default_factory=dict)
     searched: int | None = None
+    doubt: str | None = None
     problem: str | None = None
 
     @property
@@ -117,6 +119,7 @@ class Overview:
             "counts": dict(self.counts),
             "missed_ticks": [tick.as_json() for tick in self.missed],
             "oldest": [lock.as_json(self.at) for lock in self.oldest],
+            "doubt": self.doubt,
         }
 
 
@@ -155,9 +158,11 @@ def read_overview(
         statuses = read_statuses(target, nodes)
         actions, unread = read_log(target, nodes, most_actions) if most_actions else ([], {})
         oldest = heapq.nsmallest(most, wanted(), key=by_age)
+        doubt = nodes.doubt
     ticks = certain(ticks)
     missed = [tick for tick in ticks if tick.state is Kind.MISSED]
     missed.sort(key=lambda tick: -tick.at)
     return Overview(
-        statuses, target.quorum, counts, oldest, found, ticks, missed, now(), actions[::-1], unread
-    )
+        statuses, target.quorum, counts, oldest, found, ticks, missed, now(), actions[::-1], unread,
+        doubt=doubt,
+    )  # fmt: skip

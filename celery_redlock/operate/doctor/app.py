@@ -213,10 +213,15 @@ def _of_beat(target: Target, nodes: NodeSet) -> Iterator[Finding]:
     pattern = f"%beat:{escaped(identity_of(target.app))}:*"
     claims = list(each_lock(nodes, target.key_prefix, pattern))
     yield from _of_missed(claims)
+    if doubt := nodes.doubt:
+        yield traps.MISSED.at("beat", f"its notes could not be read: {doubt}", Severity.UNKNOWN)
     # It may be named on the command line: then its claims are on the nodes.
     if conf.beat_schedule and not _is_ours(conf.beat_scheduler) and not claims:
-        what = f"beat_scheduler = {conf.beat_scheduler!r}, and no claim of a tick is on a node"
-        yield traps.BEAT.at("beat_scheduler", what)
+        seen = (
+            f"its claims could not be read: {doubt}" if doubt else "no claim of a tick is on a node"
+        )
+        what = f"beat_scheduler = {conf.beat_scheduler!r}, and {seen}"
+        yield traps.BEAT.at("beat_scheduler", what, Severity.UNKNOWN if doubt else Severity.WARNING)
 
 
 def _of_missed(claims: Sequence[Lock]) -> Iterator[Finding]:

@@ -57,6 +57,16 @@ def test_without_locks_it_says_so(run: Run) -> None:
     assert shown.endswith("\nno locks\n\n")
 
 
+def test_without_a_right_to_scan_locks_are_unknown(three: Operated, run: Run) -> None:
+    for number in range(3):
+        three[number].refused["SCAN"] = "NOPERM no permissions"
+    shown = run("top", "--count", "1").output
+    assert "; locks: unknown\n" in shown
+    assert "\nother locks may be held, and ticks missed: 0 of 3 nodes answered" in shown
+    assert shown.endswith("\nlocks are unknown\n\n")
+    assert "0 of 3" in json.loads(run("top", "--count", "1", "--json").output)["doubt"]
+
+
 def test_missed_ticks_are_in_the_headline(three: Operated, redlock: TaskLock, run: Run) -> None:
     ticks: list[str] = []
     for hour in range(4):

@@ -190,6 +190,14 @@ def test_the_list_shows_nodes_and_locks(site: Site, redlock: TaskLock, three: Op
         assert unasked not in text
 
 
+def test_a_list_that_no_quorum_shows_is_unknown(site: Site, three: Operated) -> None:
+    for number in range(3):
+        three[number].refused["SCAN"] = "NOPERM no permissions"
+    text = text_of(site.get().text)
+    assert "Other locks may be held, and ticks missed: 0 of 3 nodes answered" in text
+    assert "Nothing is held." not in text
+
+
 def test_arguments_are_shown_if_the_app_says_so(
     site: Site, redlock: TaskLock, bank: Celery
 ) -> None:

@@ -83,6 +83,14 @@ def test_a_holder_counts_only_on_nodes_that_can_refuse_a_call(state: State) -> N
     assert said.startswith("no quorum: 1 of 3 nodes vote")
 
 
+def test_nodes_that_can_not_be_read_leave_the_call_unknown() -> None:
+    denied = Failed("NOPERM")
+    said = next_call(view(denied, FREE, denied), options())
+    assert said == (
+        "unknown: 1 of 3 nodes that vote could be read, 2 are needed (a: NOPERM; c: NOPERM)"
+    )
+
+
 def test_what_only_a_minority_has_stops_no_call() -> None:
     at_publish = options(lifetime="until_executed")
     assert next_call(view(RESERVED, FREE, FREE), at_publish).startswith("it acquires the lock")

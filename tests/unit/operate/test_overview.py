@@ -71,5 +71,16 @@ def test_an_overview_counts_all_and_has_the_oldest_that_are_wanted(three: Operat
             for slot in ("02", "00")
         ],
         "oldest": [lock.as_json(5.0006) for lock in seen.oldest],
+        "doubt": None,
     }  # fmt: skip
     assert [lock.key for lock in seen.oldest] == ["k0", "a:b@0:c:2026-01-01T00:00:00Z"]
+
+
+def test_an_overview_of_no_quorum_says_so(three: Operated) -> None:
+    three[0].is_up = False
+    three[1].refused["SCAN"] = "NOPERM no permissions"
+    seen = read_overview(three.target(), 2)
+    assert seen.doubt == (
+        "1 of 3 nodes answered, 2 are needed "
+        "(127.0.0.1:7000: Connection refused; 127.0.0.1:7001: NOPERM no permissions)"
+    )

@@ -67,6 +67,18 @@ def test_without_locks_it_says_so(reader: FlaskClient) -> None:
     assert "No tick is claimed." in shown
 
 
+def test_without_a_right_to_scan_it_says_so(three: Operated, reader: FlaskClient) -> None:
+    for number in range(3):
+        three[number].refused["SCAN"] = "NOPERM no permissions"
+    shown = text_of(reader.get("/").text)
+    assert "At least 0 held, 0 reserved, 0 pending." in shown
+    why = "0 of 3 nodes answered, 2 are needed (127.0.0.1:7000: NOPERM"
+    assert f"Other locks may be held: {why}" in shown
+    assert f"Other ticks may be claimed, or missed: {why}" in shown
+    assert "Nothing is held." not in shown
+    assert "No tick is claimed." not in shown
+
+
 def test_many_locks_are_cut_with_a_note(
     redlock: TaskLock, new_client: NewClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

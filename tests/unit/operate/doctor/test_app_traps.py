@@ -458,6 +458,23 @@ def test_missed_ticks_are_found_by_their_notes(new_app: NewApp, three: Operated)
     assert keys[1] == f"{beat}:night:2026-01-01T03:00:00Z:missed"
 
 
+def test_beat_s_notes_that_no_quorum_shows_are_unknown(new_app: NewApp, three: Operated) -> None:
+    app = new_app(beat_schedule=SCHEDULE)
+    key = f"%beat:{identity_of(app)}:night:2026-01-01T03:00:00Z:missed"
+    three.redlock().reserve(key, 9, label="no quorum")
+    three[0].refused["SCAN"] = "NOPERM no permissions"
+    assert [(code, severity) for code, severity, *_ in found(app)] == [("RL302", "warning")]
+    three[1].refused["SCAN"] = three[2].refused["MGET"] = "NOPERM no permissions"
+    three[2].refused["GETRANGE"] = "NOPERM no permissions"
+    said = found(app)
+    assert [(code, severity, where) for code, severity, where, _ in said] == [
+        ("RL301", "unknown", "beat_scheduler"),
+        ("RL302", "unknown", "beat"),
+    ]
+    why = "could not be read: 0 of 3 nodes answered, 2 are needed (127.0.0.1:7000: NOPERM"
+    assert all(why in what for *_, what in said)
+
+
 def test_the_workers_of_an_app_that_locks_are_asked(
     new_app: NewApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:

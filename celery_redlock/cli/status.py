@@ -44,11 +44,14 @@ def _status(target: Target, *, as_json: bool) -> bool:
         shown = {
             "votes": voting,
             "needed": target.quorum,
+            "enabled": not target.is_switched_off,
             "nodes": [status.as_json() for status in statuses],
         }
         click.echo(document(shown))
     else:
         click.echo(status_text(statuses, voting, target.quorum))
+        if target.is_switched_off:
+            click.echo("redlock_enabled is False: the app's tasks run without a lock.")
     return voting >= target.quorum
 
 

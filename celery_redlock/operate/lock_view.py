@@ -162,7 +162,10 @@ def look_closely(target: Target, key: str) -> tuple[LockView, str]:
     with target.nodes() as nodes:
         view = view_of(nodes, target.key_prefix, key)
     view = replace(view, running=running_tasks(target, [view.lock] if view.lock else []))
-    return view, next_call(view, options_of(target.app, task_in(key)), target.judge())
+    options = options_of(target.app, task_in(key))
+    if options and target.is_switched_off:
+        return view, "it runs without a lock: redlock_enabled is False"
+    return view, next_call(view, options, target.judge())
 
 
 def view_of(nodes: NodeSet, prefix: str, key: str) -> LockView:

@@ -62,6 +62,13 @@ class Target:
         """Longest wait for a node, seconds: as long as the lock waits for a connection."""
         return max(1.0, 4 * self.node_timeout)
 
+    @property
+    def is_switched_off(self) -> bool:
+        """Whether the app runs its tasks without locks."""
+        from celery_redlock.config.app_lock import is_enabled  # noqa: PLC0415  # imports Celery
+
+        return self.app is not None and not is_enabled(self.app)
+
     def nodes(self) -> NodeSet:
         """Return connections to the nodes, opened and closed by ``with``.
 

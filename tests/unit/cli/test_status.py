@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from celery import Celery
 
 from tests.support.fakes.operated import Operated
 from tests.support.processes.ran import Run
@@ -35,6 +36,16 @@ def test_a_minority_that_is_down_leaves_a_quorum(three: Operated, run: Run) -> N
     assert "\n127.0.0.1:7000: Connection refused\n" in ran.output
     verdict = "Locks work, but one more failed node stops all locks: 2 of 3 nodes vote."
     assert ran.output.endswith(f"{verdict}\n")
+    assert ran.exit_code == 0
+
+
+def test_locking_that_is_switched_off_is_told(run: Run, bank: Celery) -> None:
+    assert run("status", "--json", app=bank).json["enabled"] is True
+    assert run("status", "--json").json["enabled"] is True
+    bank.conf.update(redlock_enabled=False)
+    assert run("status", "--json", app=bank).json["enabled"] is False
+    ran = run("status", app=bank)
+    assert ran.output.endswith("redlock_enabled is False: the app's tasks run without a lock.\n")
     assert ran.exit_code == 0
 
 

@@ -233,6 +233,9 @@ def test_a_closer_look_shows_slot_marks_worker_and_next_call(
     free, then = look_closely(target, "bank.sync:2")
     assert (free.lock, free.pending, free.marks, told.asked) == (None, None, [], asked)
     assert then.startswith("it acquires the lock")
+    app.conf.update(redlock_enabled=False)
+    assert look_closely(target, "bank.sync:1")[1].startswith("it runs without a lock: ")
+    assert look_closely(target, "other:2")[1].startswith("it acquires the lock")
     slot, _ = look_closely(target, "bank.sync:1%next")
     assert (slot.lock and slot.lock.kind, slot.pending_views) == (Kind.PENDING, [])
 

@@ -26,7 +26,7 @@ def RedlockScheduler(app: Celery, *args: Any, **kwargs: Any) -> Scheduler:  # no
     Raises:
         ConfigurationError: A setting, a node or an entry's schedule can't be used.
     """
-    return scheduler_on(_base(beat_settings_from(app.conf).scheduler), app, *args, **kwargs)
+    return scheduler_on(base_of(beat_settings_from(app.conf).scheduler), app, *args, **kwargs)
 
 
 def scheduler_on(base: type[Scheduler], app: Celery, *args: Any, **kwargs: Any) -> Scheduler:
@@ -41,7 +41,12 @@ def scheduler_on(base: type[Scheduler], app: Celery, *args: Any, **kwargs: Any) 
     return type(f"Redlock{base.__name__}", (mixin, base), {})(app, *args, **kwargs)  # type: ignore[no-any-return]
 
 
-def _base(chosen: Any) -> type[Scheduler]:
+def base_of(chosen: Any) -> type[Scheduler]:
+    """Return the scheduler that `redlock_beat_scheduler` names; None: Celery's own.
+
+    Raises:
+        ConfigurationError: No scheduler has this name.
+    """
     if chosen is None:
         return PersistentScheduler
     problem: object = "not a subclass of celery.beat.Scheduler"

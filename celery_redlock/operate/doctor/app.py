@@ -9,9 +9,11 @@ from typing import Any
 
 from celery.utils.quorum_queues import detect_quorum_queues
 
+from celery_redlock.beat.scheduler import base_of
 from celery_redlock.config.app_lock import is_enabled
 from celery_redlock.config.identity import identity_of
 from celery_redlock.config.options import LockOptions
+from celery_redlock.config.settings import beat_settings_from
 from celery_redlock.config.task_config import refusing_later, task_lock_config
 from celery_redlock.keys import KeyRule
 from celery_redlock.messages.broker import visibility_timeout
@@ -210,6 +212,10 @@ def _exchange_of(task: Any) -> tuple[str, str]:
 
 def _of_beat(target: Target, nodes: NodeSet) -> Iterator[Finding]:
     conf = target.app.conf
+    try:
+        base_of(beat_settings_from(conf).scheduler)
+    except Exception as error:  # noqa: BLE001  # of a module that fails as it is imported
+        yield traps.BEAT_SETTINGS.at("beat", str(error), Severity.ERROR)
     pattern = f"%beat:{escaped(identity_of(target.app))}:*"
     claims = list(each_lock(nodes, target.key_prefix, pattern))
     yield from _of_missed(claims)

@@ -281,6 +281,11 @@ MISSED = Trap(
     "entry, give it a longer one: docs/how-to/run-beat.md#late-ticks. The note lasts for a day; "
     "`celery -A proj redlock release KEY` removes it.",
 )  # fmt: skip
+BEAT_SETTINGS = Trap(
+    "RL303", "beat refuses a setting",
+    'Beat with the scheduler "redlock" does not start: nothing is published.',
+    "Change the setting that is named.",
+)  # fmt: skip
 
 TRAPS = tuple(one for one in list(vars().values()) if isinstance(one, Trap))
 """Every trap, by its code."""

@@ -20,7 +20,7 @@ from celery_redlock.beat.claiming import ClaimsTicks
 from celery_redlock.beat.clock_check import Trust
 from celery_redlock.beat.liveness import LivenessFile
 from celery_redlock.beat.redbeat import ClaimsRedBeatTicks
-from celery_redlock.beat.scheduler import RedlockScheduler, _base
+from celery_redlock.beat.scheduler import RedlockScheduler, base_of
 from celery_redlock.beat.slots import EPOCH, Moment
 from celery_redlock.beat.ticks import MISSED
 from celery_redlock.messages.headers import placement_in
@@ -1255,7 +1255,7 @@ def test_it_is_built_on_the_scheduler_that_the_settings_name(
     monkeypatch: pytest.MonkeyPatch, chosen: object, base: type[Scheduler]
 ) -> None:
     named = {"celery.beat_schedulers": [("plain", "celery.beat:Scheduler")]}
-    monkeypatch.setattr(f"{_base.__module__}.load_extension_class_names", named.__getitem__)
+    monkeypatch.setattr(f"{base_of.__module__}.load_extension_class_names", named.__getitem__)
     app = Celery("app", set_as_current=False)
     app.conf.update(redlock_nodes=["redis://a"], redlock_beat_scheduler=chosen)
     built = RedlockScheduler(app, lazy=True)

@@ -458,6 +458,23 @@ def test_missed_ticks_are_found_by_their_notes(new_app: NewApp, three: Operated)
     assert keys[1] == f"{beat}:night:2026-01-01T03:00:00Z:missed"
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("on_unavailable", "wiat", "redlock_beat_on_unavailable = 'wiat' is unknown; "),
+        ("misfire_grace_time", "60", "redlock_beat_misfire_grace_time = '60' is of type str"),
+        ("scheduler", "no.such", "redlock_beat_scheduler must be a scheduler class, got 'no.such'"),
+        ("scheduler", f"{__name__}:new_app", "redlock_beat_scheduler must be a scheduler class"),
+    ],
+)
+def test_settings_with_which_beat_does_not_start_are_an_error(
+    new_app: NewApp, name: str, value: str, says: str
+) -> None:
+    [(code, severity, where, what)] = found(new_app(**{f"redlock_beat_{name}": value}))
+    assert (code, severity, where) == ("RL303", "error", "beat")
+    assert what.startswith(says)
+
+
 def test_beat_s_notes_that_no_quorum_shows_are_unknown(new_app: NewApp, three: Operated) -> None:
     app = new_app(beat_schedule=SCHEDULE)
     key = f"%beat:{identity_of(app)}:night:2026-01-01T03:00:00Z:missed"

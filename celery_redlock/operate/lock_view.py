@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -12,10 +13,9 @@ from celery_redlock.redlock.inspection import Judgement, State
 from celery_redlock.redlock.lease import holder_of, host_of
 from celery_redlock.redlock.protocol.quorum import Verdict, grant_verdict, majority
 from celery_redlock.redlock.protocol.replies import Busy, Failed, Granted, GrantReply
-from celery_redlock.units import seconds
 
 from .listing import each_done_mark
-from .locks import Execution, Kind, Lock, escaped, lock_of, task_in
+from .locks import Execution, Kind, Lock, escaped, lock_of, seconds_left, task_in, time_left
 from .node_set import NodeSet
 from .running import Running, running_tasks
 from .target import Target
@@ -134,7 +134,7 @@ class LockView:
 def _row(node: str, view: Busy | Failed) -> NodeRow:
     if isinstance(view, Failed):
         return NodeRow(node, view.error)
-    left = seconds(view.remaining_ms / 1000) if view.holder else "-"
+    left = time_left(seconds_left(view.remaining_ms)) if view.holder else "-"
     return NodeRow(node, "", _holder(view) or "-", left, str(view.floor or "-"))
 
 
@@ -145,10 +145,11 @@ def _holder(view: Busy) -> str | None:
 def _as_json(node: str, view: Busy | Failed) -> dict[str, object]:
     if isinstance(view, Failed):
         return {"node": node, "error": view.error}
+    left = seconds_left(view.remaining_ms)
     return {
         "node": node,
         "holder": _holder(view),
-        "remaining": view.remaining_ms / 1000,
+        "remaining": None if math.isinf(left) else left,
         "floor": view.floor or None,
     }
 
@@ -255,7 +256,9 @@ def _at_publish(reserved: Lock, options: LockOptions) -> str:
 
 
 def _holds(lock: Lock, what: str) -> str:
-    left = f"for another {seconds(lock.remaining)}{' unless renewed' if lock.is_run else ''}"
+    renewed = " unless renewed" if lock.is_run else ""
+    expires = math.isfinite(lock.remaining)
+    left = f"for another {lock.expires_in}{renewed}" if expires else "and its key never expires"
     return f"{_name(lock)} holds {what}, {left}"
 
 

@@ -30,6 +30,8 @@ from celery_redlock.units import seconds
 LONGEST_OWNER = 1024
 """Bytes of the longest owner, and offset of the last byte that is read of a value."""
 _SHOWN = 100
+_NO_EXPIRY = -1
+"""Reply to PTTL of a key that has none."""
 _CLAIM = "%beat:"
 _SPECIAL = re.compile(r"([*?\[\]^\\])")
 
@@ -89,7 +91,8 @@ class Lock:
         owner: Owner; for a done mark its label.
         votes: Number of nodes that have it.
         nodes: Number of all nodes.
-        remaining: Time until fewer than a quorum have it, unless it is renewed, seconds.
+        remaining: Time until fewer than a quorum have it, unless it is renewed, seconds; infinite
+            if their keys have no expiry, as another program may have set them.
         token: Token of the lease; 0: none.
         execution: Execution that holds it, if a worker has told; see `running.Running`.
     """
@@ -150,11 +153,16 @@ class Lock:
         task_id = self.task_id or unknown
         return f"{task_id}@{self.host}" if self.host else task_id
 
+    @property
+    def expires_in(self) -> str:
+        """Time until fewer than a quorum have it as text; 'never' without an expiry."""
+        return time_left(self.remaining)
+
     def row(self, now: float) -> LockRow:
         """Return the lock as text."""
         run = self.execution
         return LockRow(
-            self.kind.value, seconds(self.age(now)), seconds(self.remaining),
+            self.kind.value, seconds(self.age(now)), self.expires_in,
             f"{self.votes}/{self.nodes}", self.holder(), str(run) if run else "-", self.key,
             (run and run.arguments) or "-",
         )  # fmt: skip
@@ -175,7 +183,7 @@ class Lock:
             "id": self.id,
             "since": since.isoformat() if since else None,
             "age": None if age is None else round(age, 3),
-            "remaining": self.remaining,
+            "remaining": None if math.isinf(self.remaining) else self.remaining,
             "token": self.token or None,
             "votes": self.votes,
             "nodes": self.nodes,
@@ -266,19 +274,31 @@ def token_in(floor: bytes | None) -> int:
     return token if token <= HIGHEST_TOKEN else 0
 
 
+def time_left(remaining: float) -> str:
+    """Return the time until a key expires, in seconds, as text; 'never' if it is infinite."""
+    return "never" if math.isinf(remaining) else seconds(remaining)
+
+
 def quorums_remaining(pttls: Sequence[int], nodes: int) -> float:
-    """Return how long a quorum has a lock, in s; without a quorum, how long any node has it."""
-    longest_first = sorted(pttls, reverse=True)
+    """Return how long a quorum has a lock, in s; without a quorum, how long any node has it.
+
+    Infinite, if the keys have no expiry.
+    """
+    longest_first = sorted(map(seconds_left, pttls), reverse=True)
     quorum = majority(nodes)
-    left = longest_first[quorum - 1] if len(longest_first) >= quorum else longest_first[0]
-    return max(0, left) / 1000
+    return longest_first[quorum - 1] if len(longest_first) >= quorum else longest_first[0]
+
+
+def seconds_left(pttl: int) -> float:
+    """Return the seconds that a reply to PTTL tells; infinite, if the key has no expiry."""
+    return math.inf if pttl == _NO_EXPIRY else max(0, pttl) / 1000
 
 
 def _kind(key: str, remaining: float, *, is_reserved: bool) -> Kind:
     if key.startswith(_CLAIM):
         if key.endswith(MISSED):
             return Kind.MISSED
-        return Kind.PUBLISHED if remaining > CLAIM_S else Kind.CLAIM
+        return Kind.PUBLISHED if CLAIM_S < remaining < math.inf else Kind.CLAIM
     if is_pending_slot_key(key):
         return Kind.PENDING
     return Kind.RESERVED if is_reserved else Kind.HELD

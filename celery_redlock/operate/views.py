@@ -25,7 +25,9 @@ def read_views(nodes: NodeSet, prefix: str, key: str) -> list[Busy | Failed]:
             found.append(column)
         else:
             [owner], [floor], [pttl] = column
-            found.append(Busy(owner_in(owner) if owner else "", max(0, pttl), token_in(floor)))
+            found.append(
+                Busy(owner_in(owner) if owner else "", pttl if owner else 0, token_in(floor))
+            )
     return found
 
 

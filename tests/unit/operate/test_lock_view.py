@@ -164,6 +164,16 @@ def test_a_value_of_another_program_is_another_holder() -> None:
     assert "and another holder has the pending slot: it ends as REVOKED" in said
 
 
+def test_a_key_without_an_expiry_is_said_to_never_expire(three: Operated) -> None:
+    for number in range(3):
+        three[number].execute(("SET", "redlock:{k}", "x"))
+    seen, then = look_closely(three.target(), "k")
+    assert then.startswith("another holder holds the lock, and its key never expires: ")
+    assert [row.expires_in for row in seen.rows] == ["never"] * 3
+    values: Any = seen.as_json(1.0, then)
+    assert [one["remaining"] for one in values["nodes"]] == [None] * 3
+
+
 def test_each_node_s_view_is_told_as_text_and_as_values() -> None:
     held = Busy(new_owner("task-1", "host-1"), 119_900, 5)
     since = 1_763_800_000_000_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 from datetime import datetime, timezone
 
 import pytest
@@ -52,6 +53,25 @@ def test_it_expires_when_fewer_than_a_quorum_have_it() -> None:
     minority = lock_of("k", [views[0], FREE, DOWN])
     assert minority
     assert (minority.remaining, minority.has_majority) == (9.0, False)
+
+
+@pytest.mark.parametrize(
+    ("pttls", "remaining", "expires_in"),
+    [
+        ((-1, -1, 9000), math.inf, "never"),
+        ((9000, -1, 8000), 9.0, "9.0 s"),
+        ((-1,), math.inf, "never"),
+    ],
+)
+def test_a_lock_whose_keys_have_no_expiry_never_expires(
+    pttls: tuple[int, ...], remaining: float, expires_in: str
+) -> None:
+    lock = lock_of("k", [Busy("x", pttl, 0) for pttl in pttls])
+    assert lock
+    assert (lock.remaining, lock.expires_in, lock.row(0.0).expires_in) == (
+        remaining, expires_in, expires_in
+    )  # fmt: skip
+    assert lock.as_json(0.0)["remaining"] == (None if remaining == math.inf else remaining)
 
 
 @pytest.mark.parametrize("first", [0, 1, 2])
@@ -177,12 +197,6 @@ def test_a_value_that_no_lock_sets_is_shown_as_far_as_it_can_be(raw: bytes, owne
     lock = lock_in("k", [None, raw, raw], [None] * 3, [-2, 1000, 1000], 3)
     assert lock
     assert (lock.owner, lock.token, lock.votes) == (owner, 0, 2)
-
-
-def test_a_lock_that_never_expires_has_no_time_left() -> None:
-    lock = lock_of("k", [Busy(MINE, -1, T)])
-    assert lock
-    assert lock.remaining == 0.0
 
 
 @pytest.mark.parametrize("floors", [(T, T, T + 2), (T + 2, T, T), (T, T + 2, 0)])

@@ -79,6 +79,13 @@ def test_without_a_right_to_scan_it_says_so(three: Operated, reader: FlaskClient
     assert "No tick is claimed." not in shown
 
 
+def test_a_key_without_an_expiry_never_expires(three: Operated, reader: FlaskClient) -> None:
+    for number in range(3):
+        three[number].execute(("SET", "redlock:{k}", "x"))
+    assert "on 3 of 3 nodes; never expires (id" in text_of(reader.get("/lock?key=k").text)
+    assert "never 3/3" in text_of(reader.get("/").text)
+
+
 def test_many_locks_are_cut_with_a_note(
     redlock: TaskLock, new_client: NewClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

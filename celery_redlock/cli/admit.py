@@ -32,7 +32,8 @@ def admit(ctx: click.Context, *, reason: str, yes: bool, as_json: bool) -> None:
 
     A restarted node is not new: wait. Refused if a node can't be asked, if a node that waits has
     any key of the lock, or if any other has a lock. Exits with 1 then. Valid for clients that name
-    the same nodes in the same way, with a redlock_max_ttl that is not larger.
+    the same nodes in the same way, with a redlock_max_ttl and redlock_max_clock_skew that are not
+    larger.
     """
     outcome = _admit(target_of(ctx), reason, yes=yes)
     click.echo(document(outcome.as_json()) if as_json else _text(outcome))

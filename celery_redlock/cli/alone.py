@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from celery_redlock.config.settings import PREFIX, settings_from
 from celery_redlock.operate.target import Target
 from celery_redlock.redlock.defaults import (
     KEY_PREFIX,
@@ -11,12 +12,12 @@ from celery_redlock.redlock.defaults import (
     MAX_TTL_S,
     NODE_TIMEOUT_S,
 )
+from celery_redlock.redlock.errors import ConfigurationError
+from celery_redlock.redlock.validation import SHORTEST_S, SHORTEST_TTL_S
 
 from . import WITHOUT_APP
 from .parameters import TEXT, Seconds
 from .target import RedlockGroup
-
-_SECONDS = Seconds(min=0, min_open=True)
 
 
 @click.group(name="celery-redlock", cls=RedlockGroup)
@@ -33,17 +34,24 @@ _SECONDS = Seconds(min=0, min_open=True)
 )
 @click.option(
     "--node-timeout",
-    type=_SECONDS,
+    type=Seconds(min=SHORTEST_S),
     default=NODE_TIMEOUT_S,
     show_default=True,
     help="redlock_node_timeout, in seconds.",
 )
 @click.option(
     "--max-ttl",
-    type=_SECONDS,
+    type=Seconds(min=SHORTEST_TTL_S),
     default=MAX_TTL_S,
     show_default=True,
     help="redlock_max_ttl, in seconds: it sets the restart guard.",
+)
+@click.option(
+    "--max-clock-skew",
+    type=Seconds(min=0),
+    default=MAX_CLOCK_SKEW_S,
+    show_default=True,
+    help="redlock_max_clock_skew, in seconds: it sets the restart guard, too.",
 )
 @click.option(
     "--restart-guard/--no-restart-guard",
@@ -51,20 +59,21 @@ _SECONDS = Seconds(min=0, min_open=True)
     help="redlock_restart_guard; by default with 3 nodes and more.",
 )
 @click.pass_context
-def main(
-    ctx: click.Context,
-    *,
-    nodes: tuple[str, ...],
-    key_prefix: str,
-    node_timeout: float,
-    max_ttl: float,
-    restart_guard: bool | None,
-) -> None:
+def main(ctx: click.Context, /, **given: object) -> None:
     """Look after locks and their nodes, without an app.
 
     Give the options that the users of the nodes have as settings.
     """
-    ctx.obj = Target(nodes, key_prefix, node_timeout, max_ttl, MAX_CLOCK_SKEW_S, restart_guard)
+    given["nodes"] = given["nodes"] or None  # some words need none
+    conf = {f"{PREFIX}{name}": value for name, value in given.items()}
+    try:
+        settings = settings_from(conf, needs_nodes=False)
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from None
+    ctx.obj = Target(
+        settings.nodes, settings.key_prefix, settings.node_timeout, settings.max_ttl,
+        settings.max_clock_skew, settings.restart_guard,
+    )  # fmt: skip
 
 
 for command in WITHOUT_APP:

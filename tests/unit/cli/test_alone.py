@@ -35,12 +35,28 @@ def test_a_code_is_explained_without_a_node(
     assert "RL103" in result.output
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "soon", "nan", "inf", "1e9"])
-@pytest.mark.parametrize("option", ["--node-timeout", "--max-ttl"])
+@pytest.mark.parametrize("value", ["-1", "soon", "nan", "inf", "1e9"])
+@pytest.mark.parametrize("option", ["--node-timeout", "--max-ttl", "--max-clock-skew"])
 def test_a_time_is_above_zero(option: str, value: str) -> None:
     result = CliRunner().invoke(main, ["--node", "redis://a", option, value, "status"])
     assert result.exit_code == 2
     assert option in result.output
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--key-prefix", "a b", "redlock_key_prefix = 'a b' can't start a key"),
+        ("--key-prefix", "a{b", "redlock_key_prefix = 'a{b' can't start a key"),
+        ("--key-prefix", "", "redlock_key_prefix = '' can't start a key"),
+        ("--node-timeout", "0", "Invalid value for '--node-timeout': 0.0 is not in the range"),
+        ("--max-ttl", "0.001", "Invalid value for '--max-ttl': 0.001 is not in the range"),
+    ],
+)
+def test_an_option_that_no_worker_could_have_is_refused(option: str, value: str, says: str) -> None:
+    result = CliRunner().invoke(main, ["--node", "redis://a", option, value, "status"])
+    assert result.exit_code == 2
+    assert says in result.output
 
 
 @pytest.mark.parametrize(
@@ -58,10 +74,12 @@ def test_a_time_is_above_zero(option: str, value: str) -> None:
                 "2",
                 "--max-ttl",
                 "9",
+                "--max-clock-skew",
+                "30",
                 "--restart-guard",
             ],
             None,
-            Target(("redis://a",), "p", 2.0, 9.0, restart_guard=True),
+            Target(("redis://a",), "p", 2.0, 9.0, 30.0, restart_guard=True),
         ),
     ],
 )

@@ -64,6 +64,7 @@ def test_without_a_quorum_it_fails(three: Operated, run: Run) -> None:
         ((), "guarded", 1),
         (("--no-restart-guard",), "votes", 0),
         (("--max-ttl", "5"), "votes", 0),
+        (("--max-ttl", "5", "--max-clock-skew", "30"), "guarded", 1),
     ],
 )
 def test_nodes_are_guarded_as_the_group_s_options_say(

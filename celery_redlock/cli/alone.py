@@ -16,7 +16,7 @@ from celery_redlock.redlock.errors import ConfigurationError
 from celery_redlock.redlock.validation import SHORTEST_S, SHORTEST_TTL_S
 
 from . import WITHOUT_APP
-from .parameters import TEXT, Seconds
+from .parameters import TEXT, NodeUrl, Seconds
 from .target import RedlockGroup
 
 
@@ -24,10 +24,11 @@ from .target import RedlockGroup
 @click.option(
     "--node",
     "nodes",
+    type=NodeUrl(),
     multiple=True,
     envvar="REDLOCK_NODES",
-    help="URL of a node; once for each. Or in the variable REDLOCK_NODES, with spaces between "
-    "them: other users of a machine see the passwords in a command line.",
+    help="URL of a node; once for each. Or in the variable REDLOCK_NODES, with spaces or commas "
+    "between them: other users of a machine see the passwords in a command line.",
 )
 @click.option(
     "--key-prefix", type=TEXT, default=KEY_PREFIX, show_default=True, help="redlock_key_prefix."

@@ -65,6 +65,16 @@ class Text(click.types.StringParamType):
         return text
 
 
+class NodeUrl(click.types.StringParamType):
+    """URL of a node; in an environment variable several, as a string in `redlock_nodes`."""
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        """Return the URLs in an environment variable."""
+        from celery_redlock.config.node_urls import urls_in
+
+        return urls_in(rv)
+
+
 class Json(click.types.StringParamType):
     """JSON of a type.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -15,6 +16,11 @@ _BETWEEN_URLS = re.compile(r"[,\s]+(?=[A-Za-z][A-Za-z0-9+.-]*://)")
 _SCHEMES = frozenset({"redis", "rediss", "valkey", "valkeys", "unix"})
 
 
+def urls_in(text: str) -> list[str]:
+    """Return the URLs in a text, with commas or white space between them."""
+    return _BETWEEN_URLS.split(text.strip(" \t\r\n,"))
+
+
 def nodes_given(value: object) -> tuple[str, ...]:
     """Return the URLs in a value of `redlock_nodes`.
 
@@ -22,7 +28,7 @@ def nodes_given(value: object) -> tuple[str, ...]:
         ConfigurationError: Not URLs, or none; without the value, which may hold a password.
     """
     if isinstance(value, str):
-        value = _BETWEEN_URLS.split(value.strip(" \t\r\n,"))
+        value = urls_in(value)
     if not isinstance(value, (list, tuple)):
         kind = type(value).__name__
         raise ConfigurationError(f"redlock_nodes is of type {kind}; give a list of URLs")
@@ -37,7 +43,30 @@ def nodes_given(value: object) -> tuple[str, ...]:
             "redlock_nodes is empty, or one of its URLs is; give URLs, or remove the setting to "
             "lock on the result backend or the broker"
         )
+    for index, url in enumerate(nodes):
+        _refuse_list_in(url, f"redlock_nodes[{index}]")
     return nodes
+
+
+def _refuse_list_in(url: str, name: str) -> None:
+    """Raise an error if a node's URL has commas where those between URLs would be.
+
+    Raises:
+        ConfigurationError: It has; without the URL, which may hold a password.
+    """
+    if _BETWEEN_URLS.search(url):
+        raise ConfigurationError(
+            f"{name} holds several URLs; give a list with one each, or one string with commas"
+        )
+    with suppress(ValueError):  # is refused where it is read
+        parts = urlsplit(url)
+        # An @ behind the host comes from a password with a / ? or # in it.
+        is_cut = "@" in parts.path + parts.query + parts.fragment
+        if "," in parts.netloc.rpartition("@")[2] and not is_cut:
+            raise ConfigurationError(
+                f"{name} has a comma in its host; begin each node with its scheme: "
+                "redis://a,redis://b,redis://c"
+            )
 
 
 def fallback_node(conf: Mapping[str, Any]) -> tuple[str, str]:

@@ -64,6 +64,7 @@ def test_an_option_that_no_worker_could_have_is_refused(option: str, value: str,
     [
         (["--node", "redis://a"], None, Target(("redis://a",))),
         ([], "redis://a redis://b", Target(("redis://a", "redis://b"))),
+        ([], " redis://:x,y@a,redis://b, ", Target(("redis://:x,y@a", "redis://b"))),
         (
             [
                 "--node",

@@ -380,7 +380,7 @@ def test_nodes_are_a_list_or_one_string(value: object) -> None:
 
 
 def test_a_comma_in_a_password_parts_nothing() -> None:
-    nodes = ("redis://:p,w@a", "rediss://u:x y@b", "unix:///run/X")
+    nodes = ("redis://:p,w@a", "rediss://u:x y@b", "unix:///run/X", "redis://:p,w/x@c")
 
     assert read(redlock_nodes=" , ".join(nodes)).nodes == nodes
 
@@ -399,6 +399,11 @@ def test_an_empty_list_of_nodes_is_no_reason_to_fall_back(value: object) -> None
         ({"redis://:pw@a"}, "redlock_nodes is of type set"),
         (["redis://:pw@a", 5], "redlock_nodes[1] is of type int"),
         ([b"redis://:pw@a"], "redlock_nodes[0] is of type bytes"),
+        (["redis://:pw@a:1,redis://:pw@b:2"], "redlock_nodes[0] holds several URLs"),
+        (["redis://:pw@a", "redis://b redis://:pw@c"], "redlock_nodes[1] holds several URLs"),
+        ("redis://a,redis://:pw@b,redis://c,d", "redlock_nodes[2] has a comma in its host"),
+        ("redis://:pw@a:1,b:2,c:3", "redlock_nodes[0] has a comma in its host"),
+        (["redis://:pw@a,b"], "redlock_nodes[0] has a comma in its host"),
     ],
 )
 def test_nodes_of_a_wrong_type_are_refused_without_passwords(value: object, problem: str) -> None:

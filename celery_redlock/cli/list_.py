@@ -92,12 +92,13 @@ def _each(target: Target, nodes: NodeSet, match: str, kinds: tuple[str, ...]) ->
 def _told(target: Target, locks: Iterable[Lock]) -> Iterator[Lock]:
     """Yield locks with the executions that hold them; say on the standard error if none is known.
 
-    The workers are asked once, as soon as the locks that are sorted are found.
+    The workers are asked once, as soon as the first locks, which are sorted, are found.
     """
+    from celery_redlock.operate.locks import by_age
     from celery_redlock.operate.running import running_tasks
 
     each = iter(locks)
-    first = list(itertools.islice(each, _SORTED))
+    first = sorted(itertools.islice(each, _SORTED), key=by_age)
     running = running_tasks(target, first)
     if running.problem:
         click.echo(visible(f"workers and processes are unknown: {running.problem}"), err=True)
@@ -122,10 +123,8 @@ def _print_json(locks: Iterable[Lock]) -> int:
 
 def _print_text(locks: Iterable[Lock], header: tuple[str, ...]) -> int:
     """Print locks as a table; return how many."""
-    from celery_redlock.operate.locks import by_age
-
     each = iter(locks)
-    first = sorted(itertools.islice(each, _SORTED), key=by_age)
+    first = list(itertools.islice(each, _SORTED))
     now = time.time()
     table = [header, *(row_of(lock, now, header) for lock in first)]
     widths = widths_of(table)

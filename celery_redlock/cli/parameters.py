@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 from typing import Any
@@ -73,6 +74,23 @@ class NodeUrl(click.types.StringParamType):
         from celery_redlock.config.node_urls import urls_in
 
         return urls_in(rv)
+
+
+class Address(click.types.StringParamType):
+    """IP address."""
+
+    name = "address"
+
+    def convert(self, value: Any, *_: object) -> str:
+        """Return the address as connections have it.
+
+        Raises:
+            BadParameter: It is not one.
+        """
+        try:
+            return str(ipaddress.ip_address(value))
+        except ValueError:
+            self.fail(f"{value!r} is not an IP address such as 127.0.0.1 or ::1.")
 
 
 class Json(click.types.StringParamType):

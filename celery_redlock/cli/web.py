@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from .command_line import other_command
+from .parameters import Address
 from .target import target_of
 
 
@@ -31,8 +32,8 @@ from .target import target_of
     help="Name under which the page is reached, if it is not localhost; may be repeated.",
 )  # fmt: skip
 @click.option(
-    "--trusted-proxy", metavar="ADDRESS",
-    help="Address of a proxy in front of the page, to believe its X-Forwarded-Proto.",
+    "--trusted-proxy", metavar="ADDRESS", type=Address(),
+    help="IP address of a proxy in front of the page, to believe its X-Forwarded-Proto.",
 )  # fmt: skip
 @click.pass_context
 def web(

@@ -133,6 +133,10 @@ def _connection_options(
     except ValueError as error:
         # It names the option; what is below it shows its value.
         raise ConfigurationError(f"node {name}: {error}") from None
+    if options.get("db", 0) < 0:
+        raise ConfigurationError(
+            f"node {name}: db, the number of its database, is negative; give 0 or more"
+        )
     options.setdefault("protocol", 2)
     options.update(_NAMELESS)
     # Options of redis-py's pool, which is not used here.

@@ -303,6 +303,14 @@ def test_after_a_thousand_locks_they_are_shown_as_found(run: Run) -> None:
     assert [json.loads(line)["key"] for line in (lines[0], lines[-1])] == ["k:00000", "k:09999"]
 
 
+def test_json_is_sorted_as_the_table_is(three: Operated, redlock: TaskLock, run: Run) -> None:
+    redlock.reserve("z", 60)
+    for key in ("c", "a", "b"):
+        redlock.acquire(key, 30)
+        three.sleep(1.0)
+    assert [one["key"] for one in listed(run("list", "--json"))] == ["c", "a", "b", "z"]
+
+
 def test_locks_are_shown_before_all_are_found(
     run: Run, many: list[Lock], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,17 @@ def test_others_can_not_reach_a_page_without_a_token(run: Run, served: list[Flas
     assert not served
 
 
+@pytest.mark.parametrize("proxy", ["localhost", "foo", "*", "10.0.0.0/8", ""])
+def test_a_trusted_proxy_that_is_no_address_is_refused(
+    run: Run, served: list[Flask], proxy: str
+) -> None:
+    ran = run("web", "--port", "0", "--trusted-proxy", proxy)
+    assert ran.exit_code == 2
+    assert f"{proxy!r} is not an IP address such as 127.0.0.1 or ::1." in ran.output
+    assert not served
+    assert run("web", "--port", "0", "--trusted-proxy", "127.0.0.1").exit_code == 0
+
+
 def test_without_flask_the_error_names_the_extra(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "celery_redlock.web.page", raising=False)
     monkeypatch.setitem(sys.modules, "flask", None)

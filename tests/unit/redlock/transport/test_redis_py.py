@@ -81,6 +81,12 @@ def test_a_path_that_is_no_database_is_refused(path: str) -> None:
         connector(f"redis://host{path}")
 
 
+@pytest.mark.parametrize("url", ["redis://host?db=-1", "unix:///run/s?db=-1"])
+def test_a_negative_database_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="db, the number of its database, is negative"):
+        connector(url)
+
+
 @pytest.mark.parametrize(("path", "db"), [("", 0), ("//", 0), ("/0/", 0), ("/12", 12)])
 def test_the_path_of_a_url_is_the_database(path: str, db: int) -> None:
     assert connected(f"rediss://host{path}").db == db

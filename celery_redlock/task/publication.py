@@ -90,13 +90,14 @@ def is_next_step(running: Context | None, task_id: str | None, options: Mapping[
 
     The execution itself has succeeded: an error would be stored as its own.
     """
-    if running is None:
+    # A retry is the same task again. From the second on it names itself as its parent.
+    if running is None or task_id == running.id:
         return False
     if running.id is not None and options.get("parent_id") == running.id:
         return True
     # A chord's body names no parent. Its last member publishes it, or a task of Celery's own.
     is_chords_end = bool(running.chord) or running.get("task") == "celery.chord_unlock"
-    return is_chords_end and task_id not in (None, running.id)
+    return is_chords_end and task_id is not None
 
 
 def reserved_for(options: Mapping[str, Any]) -> str | None:

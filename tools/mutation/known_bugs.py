@@ -216,7 +216,7 @@ KNOWN_BUGS = (
         "extensions that look at the key only",
         f"{_ROOM}/extension.py",
         "        lease.backing.is_lost = True\n"
-        "        return LeaseLost(lease.key, lease.backing.lost_because)\n",
+        "        return LeaseLost(lease.key, why_lost(lease))\n",
         "        return None\n",
         f"{_UNIT}/test_extension.py::test_an_extension_that_outlasts_the_lease_revives_nothing",
     ),

@@ -160,7 +160,7 @@ def reckless(self: SingletonTask, key: str, depth: int = 0, *, fencing_token: in
 
 @singleton_task(app=app, bind=True)
 def counting_down(self: SingletonTask, n: int, *, fencing_token: int) -> list[int | None]:
-    """Call itself as a plain function: no lock of its own, but the token of the run it is in."""
+    """Call itself as a plain function, with another key: no lock, and no token."""
     return [fencing_token] if n == 0 else [fencing_token, *self(n - 1)]
 
 

@@ -144,6 +144,7 @@ def test_a_next_step_without_a_key_is_the_workers_to_fail(
         ({"id": "1", "chord": {"task": "t"}}, None, {}, False),
         ({"id": "1"}, "2", {"chain": [{}]}, False),
         ({"id": "1", "chord": {"task": "t"}}, "1", {"retries": 1}, False),
+        ({"id": "1"}, "1", {"retries": 2, "parent_id": "1"}, False),
         (None, "2", {"parent_id": "1"}, False),
     ],
     ids=str,

@@ -10,7 +10,7 @@ import pytest
 from tests.support.root import ROOT
 from tools.docs.first_hour.page import read_record, recorded_walk, report
 from tools.docs.first_hour.shell import Shell, WalkError
-from tools.docs.first_hour.walk import Step
+from tools.docs.first_hour.walk import TESTING, Step, save_files
 
 
 @pytest.fixture
@@ -39,6 +39,12 @@ def test_each_typed_command_of_the_tutorial_is_reported() -> None:
                     "celery -A shop worker"):  # fmt: skip
         assert f"$ {command}" in tutorial
         assert f"$ {command}" in page
+
+
+def test_each_file_of_a_page_is_saved_where_it_says(tmp_path: Path) -> None:
+    save_files(TESTING, tmp_path)
+    assert (tmp_path / "conftest.py").is_file()
+    assert (tmp_path / "shared" / "conftest.py").is_file()
 
 
 def test_a_command_that_fails_ends_the_walk(shell: Shell) -> None:

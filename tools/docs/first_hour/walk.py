@@ -91,10 +91,13 @@ def walk(wheel: Path, folder: Path) -> list[Step]:
     return steps
 
 
-def _save_files(page: Path, folder: Path) -> None:
+def save_files(page: Path, folder: Path) -> None:
+    """Save the files of a page into a folder, and into those that it names."""
     for block in blocks(page):
         if block.title:
-            (folder / block.title).write_text(block.code, encoding="utf-8")
+            file = folder / block.title
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(block.code, encoding="utf-8")
 
 
 def _install(shell: Shell, wheel: Path) -> str:
@@ -119,7 +122,7 @@ def _pip_install(shell: Shell, what: str) -> None:
 
 
 def _first_task(shell: Shell, terminals: ExitStack, logs: list[Callable[[], str]]) -> str:
-    _save_files(TUTORIAL, shell.folder)
+    save_files(TUTORIAL, shell.folder)
     terminals.enter_context(shell.terminal("python servers.py", "Four servers are running"))
     worker = "celery -A shop worker --concurrency 2 --loglevel INFO"
     logs.append(terminals.enter_context(shell.terminal(worker, " ready.")))
@@ -163,7 +166,7 @@ def _doctor(shell: Shell) -> str:
 
 
 def _test(shell: Shell) -> str:
-    _save_files(TESTING, shell.folder)
+    save_files(TESTING, shell.folder)
     _pip_install(shell, "pytest")
     said = shell.run("pytest -q")
     passed = re.search(r"(\d+) passed", said)

@@ -51,7 +51,7 @@ class NodeWatch:
 
     def check(self) -> None:
         """Ask every node, and report changes since the last check."""
-        # `check` would raise for a node that is no independent master: the others may vote on.
+        # `check` raises if any node is not an independent master; the others still count here.
         why = _reasons(self._redlock.judge())
         self._send(signals.nodes_checked, votes=len(self._redlock.nodes) - len(why))
         before, self._silent = self._silent, set(why)

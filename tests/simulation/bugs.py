@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from celery_redlock.redlock import acquisition, extension, waiters
+from celery_redlock.redlock import acquisition, extension, keeper, waiters
 from celery_redlock.redlock.acquisition import Acquisition
 from celery_redlock.redlock.attempt import Attempt
 from celery_redlock.redlock.lease import Lease
@@ -52,6 +52,7 @@ KNOWN_SEEDS = {
     "failed_attempt_is_not_released": 1_000_003,
     "lost_lease_is_extended": 1_000_190,
     "interrupt_is_forgotten": 1_000_580,
+    "the_exit_waits_for_no_release": 1_000_290,
     "nobody_is_woken": 1_000_126,
     "a_grant_without_its_delay": 1_000_053,
     "an_extension_without_its_delay": 1_000_201,
@@ -74,6 +75,7 @@ FOUND_WITHIN = {
     "failed_attempt_is_not_released": 100,
     "lost_lease_is_extended": 200,
     "interrupt_is_forgotten": 2_000,
+    "the_exit_waits_for_no_release": 5_000,
     "nobody_is_woken": 2_000,
     "a_grant_without_its_delay": 500,
     "an_extension_without_its_delay": 1_000,
@@ -219,6 +221,11 @@ def _interrupt_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(UnsettledReleases, "add", lambda *_: None)
     patch.setattr(UnsettledReleases, "settle", lambda *_: True)
     patch.setattr(Acquisition, "_abandon", lambda *_: None)
+
+
+@_bug
+def _the_exit_waits_for_no_release(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(keeper, "_release_at_exit", lambda: None)
 
 
 @_bug

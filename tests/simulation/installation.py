@@ -10,13 +10,16 @@ import random
 import secrets
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
-from celery_redlock.redlock import backoff, keeper_thread, lease, waiters, waiting
+from celery_redlock.redlock import backoff, keeper, keeper_thread, lease, waiters, waiting
+from celery_redlock.redlock.keeper import Keeper
 from celery_redlock.redlock.threads import callbacks, dispatch, native
 from celery_redlock.redlock.threads.wakeup import Wakeup
 from celery_redlock.redlock.transport import (
@@ -144,6 +147,27 @@ class Chance:
         return f"{self._simulated.now().chance.getrandbits(8 * count):0{2 * count}x}"
 
 
+class _Keepers:
+    """Stands in for the set of a process's keepers."""
+
+    def __init__(self, simulated: Simulated, original: WeakSet[Keeper]) -> None:
+        self._simulated = simulated
+        self._original = original
+        self._thread = threading.get_ident()
+
+    def _here(self) -> list[Keeper] | None:
+        is_here = threading.get_ident() == self._thread
+        return self._simulated.now().keepers if is_here else None
+
+    def add(self, keeper: Keeper) -> None:
+        here = self._here()
+        (self._original.add if here is None else here.append)(keeper)
+
+    def __iter__(self) -> Iterator[Keeper]:
+        here = self._here()
+        return iter(self._original if here is None else here)
+
+
 class HereOnly:
     """A module of which some names are others in this thread."""
 
@@ -201,6 +225,9 @@ def installed() -> Iterator[Simulated]:
     # What is logged as unexpected fails the run.
     logged = {"error": fail, "exception": fail}
     places: list[tuple[Any, str, Any]] = [
+        (keeper, "_keepers", _Keepers(simulated, keeper._keepers)),
+        (keeper, "time", HereOnly(time, {"monotonic": lambda: simulated.now().now()})),
+        (keeper, "native", HereOnly(native, {"original": lambda *_: simulated.now().sleep})),
         (keeper_thread, "logger", HereOnly(keeper_thread.logger, logged)),
         (callbacks, "logger", HereOnly(callbacks.logger, logged)),
         (connection_set, "logger", HereOnly(connection_set.logger, logged)),

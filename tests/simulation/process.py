@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tests.support.fakes.simulated_node import EPOCH_US
 
-from .world import Crashed, Interrupted, Task, World
+from .world import Crashed, Exiting, Interrupted, Task, World
 
 if TYPE_CHECKING:
+    from celery_redlock.redlock.keeper import Keeper
+
     from .poller import Poller
 
 _FIRST_FD = 10_000
+_RAISED = {"interrupt": Interrupted, "exit": Exiting}
 
 
 class End(Protocol):
@@ -38,7 +41,8 @@ class Strike(NamedTuple):
 
     Attributes:
         step: Number of the step.
-        kind: "pause" (all threads), "stall" (one thread), "crash" or "interrupt".
+        kind: "pause" (all threads), "stall" (one thread), "crash", or what strikes the main
+            thread: "interrupt", or "exit", of which the process ends.
         seconds: How long it lasts.
     """
 
@@ -68,6 +72,7 @@ class Process:
         died_at: When, seconds.
         stalled_until: Time until which none of its threads runs, seconds.
         ends: What its descriptors stand for.
+        keepers: Those of its locks.
         last_struck: Time at which the latest strike ends, seconds.
     """
 
@@ -84,6 +89,7 @@ class Process:
         self.is_interruptible = False
         self.stalled_until = 0.0
         self.ends: dict[int, End] = {}
+        self.keepers: list[Keeper] = []
         self.struck: list[str] = []
         self.last_struck = 0.0
         self.rate = rate
@@ -158,7 +164,8 @@ class Process:
         if task is None:
             return  # nothing of it runs
         strike = self._strikes[-1]
-        if strike.kind == "interrupt" and (task is not self.main or not self.is_interruptible):
+        exception = _RAISED.get(strike.kind)
+        if exception and (task is not self.main or not self.is_interruptible):
             return  # at the next step where it can strike
         self._strikes.pop()
         self._next = self._strikes[-1].step if self._strikes else math.inf
@@ -169,8 +176,8 @@ class Process:
         if strike.kind == "crash":
             self.die()
             raise Crashed
-        if strike.kind == "interrupt":
-            raise Interrupted
+        if exception:
+            raise exception
         if strike.kind == "pause":
             self.stalled_until = world.time + strike.seconds
         else:

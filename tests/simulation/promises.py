@@ -7,13 +7,14 @@ suffer from it. Cut and merged bytes are no fault, nor is the end of connections
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from celery_redlock.redlock.errors import QuorumUnavailable, RedlockError
 from celery_redlock.redlock.events import Event, Lost, NodeDown
 from celery_redlock.redlock.keeper import Keeper
 from celery_redlock.redlock.keeper_thread import LOOK_S
-from celery_redlock.redlock.lease import Lease
+from celery_redlock.redlock.lease import Lease, task_of
 from celery_redlock.redlock.protocol.quorum import majority
 from celery_redlock.redlock.unsettled import ReleaseRequest
 
@@ -64,6 +65,8 @@ _SILENT = (*ON_LINKS, BLACK_HOLE, "hang", "power_loss")
 """Faults beside which a client may wait for a node to connect."""
 _ENDS_CONNECTIONS = ("reset", "closing")
 """Faults that end connections, and of which the client hears."""
+_LONGEST_PAUSE_S = 0.5
+"""Longest time after a failed attempt to connect in which there is no other: the first has none."""
 _MADE_AGAIN, _REPEATED = 1, 3
 """How often an attempt to acquire, and any other request, is repeated on new connections."""
 _TOLD_WITHIN_S = 0.5
@@ -95,6 +98,7 @@ class Promises:
         self._links_of = dict(zip(servers, links, strict=True))
         self._fail = fail
         self._quorum = majority(len(servers))
+        self._left: set[str] = set()
         self._is_quick = schedule.longest_s <= _QUICK_S
         self._is_swift = schedule.longest_s <= _SWIFT_S
         # Each channel connects, and the keeper's, and that of the waiters.
@@ -167,6 +171,28 @@ class Promises:
                 f"{self._process.name} does not release {lease.key[:9]!r} of "
                 f"{short(lease.owner)}, though {names} are well: {error}",
             )
+
+    def note_left(self, lease: Lease) -> None:
+        """Note that the client does not release a lease."""
+        self._left.add(lease.owner)
+
+    def judge_exit(self, began: float) -> None:
+        """Judge what the client leaves locked: it has ended now, and has begun to do so then."""
+        if self._is_swift and self._process.last_struck <= began:
+            # What it has written arrives yet.
+            self._world.at(self._world.time + _HEALS_S, self._judge_left, began)
+
+    def _judge_left(self, began: float) -> None:
+        process = self._process
+        having = Counter(
+            owner
+            for server in self._well(began, began - _NOTICED_S, _REPEATED)
+            for owner in {*server.owners()} - self._left
+            if task_of(owner) == process.name
+        )
+        for owner, count in having.items():
+            if count >= self._quorum:
+                self._fail("left", f"{process.name} has ended, and {short(owner)} stays")
 
     def judge_keeper(self, keeper: Keeper) -> None:
         """Judge the releases that a keeper makes, from now on."""
@@ -311,7 +337,19 @@ class Promises:
                 for fault in faults
                 if fault.kind not in CLOSINGS
             )
+            and not self._is_paused(link, faults)
         ]
+
+    def _is_paused(self, link: Link, faults: Iterable[Fault]) -> bool:
+        """Return whether the client may not try to connect again yet, as it has failed twice."""
+        broken = [
+            fault
+            for fault in faults
+            if fault.kind == "reset"
+            and 0 <= self._world.time - 1000.0 - fault.at <= _LONGEST_PAUSE_S
+            and _strikes_attempt(fault, link)
+        ]
+        return len(broken) > 1
 
     def _harms(self, fault: Fault, link: Link, since: float, idle_until: float = 0.0) -> bool:
         if fault.kind in CLOSINGS:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 
+from celery_redlock.redlock import keeper
 from celery_redlock.redlock.errors import ConfigurationError, QuorumUnavailable, RedlockError
 from celery_redlock.redlock.lease import Lease, is_reservation
 from celery_redlock.redlock.task_lock import TaskLock
@@ -32,7 +33,7 @@ from .schedule import (
     Use,
 )
 from .servers import Server, short
-from .world import Crashed, Interrupted, Stuck, World
+from .world import Crashed, Exiting, Interrupted, Stuck, World
 
 _BOUND_S = 60.0
 """In this time after the last fault each waiter has the lock: guard, back-off and all turns."""
@@ -150,6 +151,19 @@ class Run:
         self.locks.append((process, redlock))
         return redlock
 
+    def exit(self, process: Process) -> None:
+        """End a process as Python does, after what is registered for that.
+
+        Raises:
+            Crashed: It does not exist any more.
+        """
+        process.is_interruptible = False
+        began = self.world.time
+        keeper._release_at_exit()
+        self.promises[self.processes.index(process)].judge_exit(began)
+        process.die()
+        raise Crashed
+
     def strike(self, struck: tuple[Faults, Fault]) -> None:
         """Begin a fault."""
         faults, fault = struck
@@ -233,6 +247,8 @@ def _body(run: Run, process: Process, redlock: TaskLock, client: Client) -> Call
             process.is_interruptible = True
             try:
                 user.use(use)
+            except Exiting:
+                run.exit(process)
             except (RedlockError, Interrupted) as error:
                 world.note(f"{process.name} gets {type(error).__name__}")
             finally:
@@ -344,7 +360,9 @@ class _User:
             if use.how == "interrupted":
                 judge.note_releasing(lease)
                 redlock.keeper.take_over(lease)
-            elif use.how != "leave":
+            elif use.how == "leave":
+                self._promises.note_left(lease)
+            else:
                 # Unconfirmed, it is repeated in the background.
                 with suppress(QuorumUnavailable):
                     redlock.release(lease)

@@ -46,6 +46,8 @@ ON_STATES = STATES
 ALL_NODES = -1
 ON_NODES = ("hang", "restart", "forget", "power_loss")
 ON_CLIENTS = ("pause", "stall", "crash", "interrupt")
+EXIT = "exit"
+"""A client ends by an exception."""
 STEP = "clock_step"
 """Outside of what exclusion promises, inside of what tokens promise."""
 

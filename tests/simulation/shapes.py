@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 from .process import Strike
 from .schedule import (
+    EXIT,
     HORIZON_S,
     LOSE_CONFIRM,
     MAX_TTL_S,
@@ -26,6 +28,11 @@ from .tasks.schedule import FIRST_SEED, traffic_of
 _TTLS = (0.08, 0.2, 0.6, MAX_TTL_S)
 _DELAYED = 0.06
 """Share of the schedules whose locks have a delay."""
+_ENDING = 0.05
+"""Share of the schedules in which clients do little else than to end."""
+_EXITING = 0.07
+"""Share of the others in which clients end by an exception."""
+_EACH_EXITS = 0.6
 
 
 def schedule_of(seed: int) -> Schedule:
@@ -33,14 +40,57 @@ def schedule_of(seed: int) -> Schedule:
     of_bytes = random.Random(f"bytes {seed}")
     if seed >= FIRST_SEED:
         return in_pieces(of_bytes, traffic_of(seed))
-    if stream := stream_schedule(of_bytes, seed):
-        return stream
-    chance = random.Random(seed)
+    schedule = stream_schedule(of_bytes, seed) or in_pieces(of_bytes, _whole(seed))
+    of_exits = random.Random(f"exits {seed}")
+    return _exiting(of_exits, schedule) if of_exits.random() < _EXITING else schedule
+
+
+def _whole(seed: int) -> Schedule:
+    if (of_ends := random.Random(f"ends {seed}")).random() < _ENDING:
+        return _ending(of_ends, seed)
     if (of_delays := random.Random(f"delays {seed}")).random() < _DELAYED:
-        return in_pieces(of_bytes, _delayed(of_delays, seed))
+        return _delayed(of_delays, seed)
+    chance = random.Random(seed)
     number = chance.random()
-    schedule = next(make for share, make in _SHAPES if number < share)(chance, seed)
-    return in_pieces(of_bytes, schedule)
+    return next(make for share, make in _SHAPES if number < share)(chance, seed)
+
+
+def _exiting(chance: random.Random, schedule: Schedule) -> Schedule:
+    """Return the schedule with some clients that an exception ends; with several threads, none."""
+    clients = tuple(
+        replace(client, strikes=tuple(sorted((*client.strikes, _exit(chance)))))
+        if client.threads == 1 and chance.random() < _EACH_EXITS
+        else client
+        for client in schedule.clients
+    )
+    return replace(schedule, clients=clients)
+
+
+def _exit(chance: random.Random) -> Strike:
+    return Strike(int(10 ** chance.uniform(1.2, 2.3)), EXIT, 0.0)
+
+
+def _ending(chance: random.Random, seed: int) -> Schedule:
+    """Return a schedule of clients that an exception ends as they acquire or release a lock."""
+    pick = chance.choice
+    clients = tuple(
+        Client(
+            _rate(chance), 0.0, 0.0,
+            tuple(
+                Use(
+                    chance.uniform(0.0, 0.05), "a", MAX_TTL_S, pick((0.0, 4.0)),
+                    chance.uniform(0.0, 0.02), pick(("acquire", "lock", "reserve", "interrupted")),
+                )
+                for _ in range(3)
+            ),
+            (Strike(chance.randrange(15, 90), EXIT, 0.0),) if chance.random() < _EACH_EXITS else (),
+        )
+        for _ in range(pick((1, 2, 3)))
+    )  # fmt: skip
+    count = pick((3, 5))
+    faults = tuple(_fault(chance, count, len(clients), 0.2) for _ in range(pick((0, 0, 1))))
+    nodes = tuple((_rate(chance), 0.0) for _ in range(count))
+    return Schedule(seed, nodes, pick((0.0005, 0.002, 0.005)), clients, _in_order(faults))
 
 
 def _crowd(chance: random.Random, seed: int) -> Schedule:

@@ -26,6 +26,7 @@ _FOUND_AS = {
     "failed_attempt_is_not_released": "end",
     "lost_lease_is_extended": "loss",
     "interrupt_is_forgotten": "wakeup",
+    "the_exit_waits_for_no_release": "left",
     "no_restart_guard": "exclusion",
     "confirm_by_a_minority": "token",
     "extension_from_the_end": "exclusion",

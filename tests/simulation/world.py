@@ -31,6 +31,10 @@ class Interrupted(BaseException):
     """A time limit strikes a client."""
 
 
+class Exiting(Interrupted):
+    """An exception that nobody handles ends the process, as one of a handler of SIGTERM does."""
+
+
 class _Runner:
     """A greenlet that runs one task after the other: to make one takes ten times as long.
 

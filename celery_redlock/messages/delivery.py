@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _MOST_DELIVERIES = 1_000_000
 _LONGEST_BYTES = 768
 """Longest label of a mark: part of a key on the nodes, and of a row that pool processes share."""
+_RETRIES_TO_CHECK = 5
+"""Next retries whose marks end a copy: two more than Celery makes by default."""
 
 
 class Delivery(NamedTuple):
@@ -177,16 +179,19 @@ class Delivery(NamedTuple):
         Of a first delivery, too: while it waited in a worker for its eta, or for a process, the
         broker may have delivered the message again to another worker.
 
-        Of a copy, the retry's as well: a run whose retry seems not to be published requeues its
-        message. The retry may have been published nevertheless; run after that, the message would
-        store RETRY over its result.
+        Of a copy, those of the next retries as well. A run whose retry seems not to be published
+        requeues its message, and one that was killed just after it had published its retry has left
+        no mark. Run after that retry, or after the retry's own, the message would store RETRY over
+        their result.
         """
         request = self.request
         if request.is_eager or not (self.publication or self.may_be_copy):
             return ()
         if not (self.task.acks_late and self.is_copy):
             return (self.done_label,)
-        return (self.done_label, self._label((request.retries or 0) + 1))
+        next_retry = (request.retries or 0) + 1
+        later = (self._label(next_retry + number) for number in range(_RETRIES_TO_CHECK))
+        return (self.done_label, *later)
 
     def begin_once_more(self) -> None:
         """Give the message, and what its run publishes, done marks of their own from now on.

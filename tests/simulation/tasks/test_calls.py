@@ -121,6 +121,11 @@ def test_a_copy_that_has_the_lock_runs_though_a_mark_is_left_then() -> None:
     assert campaign([1_000_400_896]).failed == []
 
 
+def test_a_copy_does_not_run_after_the_retry_of_a_killed_retry() -> None:
+    # Two processes are killed just after they have published a retry: they leave no marks.
+    assert campaign([3_024_000_973]).failed == []
+
+
 def test_each_bug_has_a_seed_and_a_kind() -> None:
     assert {*KNOWN_SEEDS} == {*BUGS} == {*_FOUND_AS}
 

@@ -119,10 +119,11 @@ class _Queue:
         if not self._items and block:
             process = self._process
             process.step()
-            self._task = process.world.current
-            process.world.wait(process.until(1e9 if timeout is None else timeout))
-            self._task = None
-            process.step()
+            if not self._items:  # else one came as the thread stood still
+                self._task = process.world.current
+                process.world.wait(process.until(1e9 if timeout is None else timeout))
+                self._task = None
+                process.step()
         if not self._items:
             raise queue.Empty
         return self._items.popleft()

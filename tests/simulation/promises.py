@@ -186,7 +186,8 @@ class Promises:
         process = self._process
         having = Counter(
             owner
-            for server in self._well(began, began - _NOTICED_S, _REPEATED)
+            # The exit does not wait for as long as dead connections may take.
+            for server in self._well(began, 0.0, _REPEATED)
             for owner in {*server.owners()} - self._left
             if task_of(owner) == process.name
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from celery_redlock.redlock import keeper
@@ -359,7 +359,8 @@ class _User:
         finally:
             if use.how == "interrupted":
                 judge.note_releasing(lease)
-                redlock.keeper.take_over(lease)
+                with _begun(self._promises, redlock, lease):
+                    redlock.keeper.take_over(lease)
             elif use.how == "leave":
                 self._promises.note_left(lease)
             else:
@@ -401,6 +402,17 @@ class _User:
             )
 
 
+@contextmanager
+def _begun(promises: Promises, redlock: TaskLock, lease: Lease) -> Iterator[None]:
+    """Note, if the process is to end, a lease whose release had not begun by then."""
+    try:
+        yield
+    except Exiting:
+        if not redlock.keeper.is_releasing(lease.owner):
+            promises.note_left(lease)
+        raise
+
+
 def _judged(judge: Judge, promises: Promises, redlock: TaskLock) -> Callable[..., None]:
     """Return `redlock.release`, of which the judges hear."""
 
@@ -408,7 +420,8 @@ def _judged(judge: Judge, promises: Promises, redlock: TaskLock) -> Callable[...
         judge.note_releasing(lease)
         began = judge.world.time
         try:
-            TaskLock.release(redlock, lease)
+            with _begun(promises, redlock, lease):
+                TaskLock.release(redlock, lease)
         except QuorumUnavailable as error:
             promises.note_not_released(began, lease, error)
             raise

@@ -99,6 +99,7 @@ class Promises:
         self._fail = fail
         self._quorum = majority(len(servers))
         self._left: set[str] = set()
+        self._delayed: set[str] = set()
         self._is_quick = schedule.longest_s <= _QUICK_S
         self._is_swift = schedule.longest_s <= _SWIFT_S
         # Each channel connects, and the keeper's, and that of the waiters.
@@ -176,6 +177,11 @@ class Promises:
         """Note that the client does not release a lease."""
         self._left.add(lease.owner)
 
+    def note_acquired(self, lease: Lease) -> None:
+        """Note a lease whose key may stay after its release, for the lock delay."""
+        if lease.lock_delay_ms:
+            self._delayed.add(lease.owner)
+
     def judge_exit(self, began: float) -> None:
         """Judge what the client leaves locked: it has ended now, and has begun to do so then."""
         if self._is_swift and self._process.last_struck <= began:
@@ -188,7 +194,7 @@ class Promises:
             owner
             # The exit does not wait for as long as dead connections may take.
             for server in self._well(began, 0.0, _REPEATED)
-            for owner in {*server.owners()} - self._left
+            for owner in {*server.owners()} - self._left - self._delayed
             if task_of(owner) == process.name
         )
         for owner, count in having.items():
@@ -357,7 +363,7 @@ class Promises:
             return any(at >= since - _NOTICED_S for at in link.closed_at)
         begins_at = 1000.0 + fault.at
         if fault.kind in _WHILE_IDLE and begins_at < idle_until:
-            is_early = fault.kind == "closing" and fault.size < self._least_idle_s
+            is_early = fault.kind in ON_IDLE and fault.size < self._least_idle_s
             # The client waits for its end, and makes no other connection before.
             strikes_attempt = fault.kind != "reset" and _strikes_attempt(fault, link)
             # What a black hole has swallowed, the kernel sends again a second later.

@@ -324,6 +324,7 @@ class _User:
             raise
         stack.callback(judge.note_releasing, lease)
         judge.note_acquired(process, lease, before, began)
+        self._promises.note_acquired(lease)
         self._note("locks", lease)
 
     def _reserve(self, use: Use) -> None:
@@ -353,6 +354,7 @@ class _User:
             self._promises.note_refused(began, use.wait, error)
             raise
         judge.note_acquired(process, lease, before, began)
+        self._promises.note_acquired(lease)
         self._note("acquires", lease)
         try:
             self._hold(use, lease)

@@ -240,6 +240,7 @@ class Socket:
             return
         sidecar = link.sidecar
         if sidecar and sidecar.closes(data, world.time, is_executed=False):
+            self.is_gone = True  # also where the client has died: the rest of a request is lost
             return
         made, self._unread = server.replies(self._unread + data, self)
         if made and not (sidecar and sidecar.closes(data, world.time, is_executed=True)):

@@ -184,7 +184,8 @@ class TaskJudge:
 
     def note_unpublished(self, task_id: str) -> None:
         """Judge whether a publication that failed has left its reservation."""
-        if self._locks.is_reserved(task_id) and not self.has_faults:
+        is_sure = not (self.has_faults or self._broker.has(task_id))
+        if is_sure and self._locks.is_reserved(task_id):
             self._fail("reserved", f"{task_id} is not published, and still reserved")
 
     def note_revoked(self, task_id: str) -> None:

@@ -169,8 +169,9 @@ def test_the_label_of_a_retry_is_that_of_its_message() -> None:
 
 
 def test_a_copy_is_ended_by_the_mark_of_any_of_the_next_retries() -> None:
+    request: dict[str, Any] = {**FLAGGED, "retries": 1}
     labels = [delivery(retries=retries).done_label for retries in range(1, 7)]
-    assert checked(**{**FLAGGED, "retries": 1})  # type: ignore[arg-type] == tuple(labels)
+    assert checked(**request) == tuple(labels)
 
 
 def test_a_run_once_more_and_its_retry_have_marks_of_their_own() -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _FIRST_FD = 10_000
 _RAISED = {"interrupt": Interrupted, "exit": Exiting}
+"""By kind of strike, what the main thread gets."""
 
 
 class End(Protocol):

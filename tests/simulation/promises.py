@@ -229,7 +229,9 @@ class Promises:
         acquired_at = self._process.true_time(lease.acquired_at)
         due_at = max(self._process.true_time(lease.deadline), acquired_at + LOOK_S)
         late_s = self._world.time - due_at
-        if lease.backing.lock and late_s > _TOLD_WITHIN_S and self._process.last_struck < due_at:
+        # Who is releasing it by then is told when that has an outcome.
+        is_held = lease.backing.lock and not lease.backing.releases
+        if is_held and late_s > _TOLD_WITHIN_S and self._process.last_struck < due_at:
             self._fail(
                 "late", f"{self._process.name} is told {late_s:.3f} s late that it has lost "
                 f"{lease.key[:9]!r}",

@@ -7,6 +7,7 @@ suffer from it. Cut and merged bytes are no fault, nor is the end of connections
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
@@ -262,6 +263,7 @@ class Promises:
             for server in self._well(began, began - _NOTICED_S, _REPEATED)
             if server.set_at(request.key, request.owner) <= began - _HEALS_S
             and not _is_late(self._links_of[server])
+            and not _is_broken(self._links_of[server])
         ]
         if held:
             self._fail(
@@ -381,6 +383,12 @@ class Promises:
 def _is_late(link: Link) -> bool:
     """Return whether it takes long to connect through a link."""
     return bool(link.dead_addresses or link.connects_in)
+
+
+def _is_broken(link: Link) -> bool:
+    """Return whether a proxy has closed the connection of the last attempt as it was made."""
+    last = max(link.attempts, default=-math.inf)
+    return any(0 <= at - last <= NODE_TIMEOUT_S for at in link.closed_at)
 
 
 def _strikes_attempt(fault: Fault, link: Link) -> bool:
